@@ -1,1 +1,1 @@
-//! conformance
+//! Transcripts with stock clients; the scripts beside this file are the tests.

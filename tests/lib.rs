@@ -1,1 +1,1 @@
-//! tests
+//! Tests over real sockets and real processes; what they share.

@@ -1,0 +1,104 @@
+# What the transcript scripts share: steps that print their command, their output and what was expected of it.
+# Sourced, never run. A step that fails ends the script with what it saw.
+
+steps=0
+checks=0
+out=
+
+title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+
+# show COMMAND…: prints the command as a person would type it.
+show() {
+    printf '❯'
+    printf ' %s' "$@"
+    printf '\n'
+}
+
+# run COMMAND…: must end with 0; its output (both streams) goes into $out.
+run() {
+    local code=0
+    steps=$((steps + 1))
+    show "$@"
+    out=$("$@" 2>&1) || code=$?
+    printf '%s\n' "$out" | cut -c1-400 | head -n 60
+    [ "$code" = 0 ] || broken "exit code $code"
+}
+
+# fails CODE COMMAND…: must end with CODE.
+fails() {
+    local code=0 wanted=$1
+    shift
+    steps=$((steps + 1))
+    show "$@"
+    out=$("$@" 2>&1) || code=$?
+    printf '%s\n' "$out" | cut -c1-400
+    [ "$code" = "$wanted" ] || broken "exit code $code instead of $wanted"
+}
+
+# refused COMMAND…: must not end with 0.
+refused() {
+    steps=$((steps + 1))
+    show "$@"
+    if out=$("$@" 2>&1); then broken "it was not refused"; fi
+    printf '%s\n' "$out" | cut -c1-400
+}
+
+# shows REGEX: the last step's output has a line that matches.
+shows() {
+    checks=$((checks + 1))
+    grep -Eq -- "$1" <<<"$out" || broken "no line matches: $1"
+}
+
+# eventually SECONDS COMMAND…: repeats until it ends with 0 (alone), or as until_shows says.
+eventually() {
+    eventually_limit=$1
+    shift
+    eventually_command=("$@")
+    steps=$((steps + 1))
+    show "$@"
+    local deadline=$((SECONDS + eventually_limit))
+    while ! out=$("$@" 2>&1); do
+        # An answer that the next until_shows may be waiting for counts as one.
+        if grep -q 'not found' <<<"$out"; then break; fi
+        [ "$SECONDS" -lt "$deadline" ] || broken "still failing after $eventually_limit s"
+        sleep 0.3
+    done
+    printf '%s\n' "$out" | cut -c1-400
+}
+
+# until_shows REGEX: repeats the last `eventually` until a line matches.
+until_shows() {
+    checks=$((checks + 1))
+    local deadline=$((SECONDS + eventually_limit))
+    until grep -Eq -- "$1" <<<"$out"; do
+        [ "$SECONDS" -lt "$deadline" ] || broken "no line matches after $eventually_limit s: $1"
+        sleep 0.3
+        out=$("${eventually_command[@]}" 2>&1) || true
+    done
+    printf '%s\n' "$out" | cut -c1-400
+}
+
+# port_forward TARGET PORT: forwards a free local port and fetches / through it.
+port_forward() {
+    steps=$((steps + 1))
+    show kubectl port-forward "$1" ":$2"
+    local log=$work/port-forward pid port=
+    "$kubectl" port-forward "$1" ":$2" >"$log" 2>&1 &
+    pid=$!
+    for _ in $(seq 50); do
+        port=$(sed -nE 's/^Forwarding from 127\.0\.0\.1:([0-9]+) .*/\1/p' "$log" | head -n 1)
+        [ -z "$port" ] || break
+        sleep 0.1
+    done
+    out=$(curl -sS --max-time 10 "http://127.0.0.1:${port:-1}/" 2>&1) || true
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    cat "$log"
+}
+
+broken() {
+    printf '\n\033[31mFAILED:\033[0m %s\n--- last output\n%s\n' "$1" "$out" >&2
+    exit 1
+}
+
+passed() { printf '\n%s passed, 0 failed\n' "$checks"; }
