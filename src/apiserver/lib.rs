@@ -1,1 +1,23 @@
-//! apiserver
+//! The API server: HTTP front, identity, authorization, discovery, and the registry of every kind behind it.
+//!
+//! ```text
+//!  listener ─ TLS ─ HTTP/1.1, HTTP/2 ─┐
+//!                                     ├─ front: RequestInfo ─ authn ─ impersonation ─ authz ─ limits ─┬─ discovery, openapi, health, …
+//!  in-process client (a given user) ──┘                                                               └─ Backend (registry) ─ Store
+//! ```
+//!
+//! Read `Server` (life cycle), `request::RequestContext` (what a handler gets) and `backend::Backend` (the seam between
+//! the outer and the inner half) first.
+//!
+//! **Invariant:** no global state; several servers can live in one process.
+//! **Invariant:** the front never looks into an object; the registry never looks at a socket.
+
+pub mod authz;
+pub mod body;
+pub mod options;
+pub mod query;
+pub mod request;
+
+pub use body::Body;
+pub use options::Options;
+pub use request::{RequestContext, RequestInfo, UserInfo, Verb};

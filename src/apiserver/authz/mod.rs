@@ -1,0 +1,111 @@
+//! Who may do what: the question (`Attributes`), those who answer it (`Authorizer`), and the chain of them.
+//!
+//! Upstream's order: the first authorizer with an opinion decides; when none has one the answer is no.
+
+use std::borrow::Cow;
+
+use crate::request::{RequestInfo, UserInfo};
+
+/// One question: may `user` do `verb` on this?
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    pub user: &'a UserInfo,
+    /// A string, not `Verb`: RBAC has verbs no request has (`bind`, `escalate`, `impersonate`, `approve`, …).
+    pub verb: &'a str,
+    /// False for plain paths; then only `path` and `verb` count.
+    pub is_resource: bool,
+    pub group: &'a str,
+    pub version: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub path: &'a str,
+    /// The raw selectors of list, watch and deletecollection requests; empty when there is none.
+    pub field_selector: &'a str,
+    pub label_selector: &'a str,
+}
+
+impl<'a> Attributes<'a> {
+    /// What `info` asks for, asked by `user`.
+    pub fn of(user: &'a UserInfo, info: &'a RequestInfo) -> Self {
+        Self {
+            user,
+            verb: info.verb.as_str(),
+            is_resource: info.is_resource,
+            group: &info.group,
+            version: &info.version,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            namespace: &info.namespace,
+            name: &info.name,
+            path: &info.path,
+            field_selector: info.query.get("fieldSelector").unwrap_or(""),
+            label_selector: info.query.get("labelSelector").unwrap_or(""),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Allow,
+    /// No later authorizer is asked.
+    Deny,
+    NoOpinion,
+}
+
+/// A decision and why, for the message and the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub decision: Decision,
+    pub reason: Cow<'static, str>,
+}
+
+impl Verdict {
+    pub fn allow(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            decision: Decision::Allow,
+            reason: reason.into(),
+        }
+    }
+
+    pub fn no_opinion(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            decision: Decision::NoOpinion,
+            reason: reason.into(),
+        }
+    }
+
+    pub fn is_allowed(&self) -> bool {
+        self.decision == Decision::Allow
+    }
+}
+
+/// Answers from memory: an authorizer never waits.
+pub trait Authorizer: Send + Sync + 'static {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Verdict;
+}
+
+/// The configured authorizers in order.
+pub struct Authorizers(Vec<Box<dyn Authorizer>>);
+
+impl Authorizers {
+    pub fn new(chain: Vec<Box<dyn Authorizer>>) -> Self {
+        Self(chain)
+    }
+
+    /// Async, because a webhook may come to stand in the chain.
+    pub async fn authorize(&self, attributes: &Attributes<'_>) -> Verdict {
+        let mut reasons: Vec<Cow<'static, str>> = Vec::new();
+        for authorizer in &self.0 {
+            let verdict = authorizer.authorize(attributes);
+            if verdict.decision != Decision::NoOpinion {
+                return verdict;
+            }
+            if !verdict.reason.is_empty() {
+                reasons.push(verdict.reason);
+            }
+        }
+        Verdict::no_opinion(reasons.join(", "))
+    }
+}

@@ -1,0 +1,46 @@
+//! The seam between the outer half of the server (front, identity, discovery) and the inner one (the registry).
+//!
+//! The front has authenticated and authorized a request before it calls `Backend::handle`; the backend never
+//! sees a path that is not a resource's. The other methods answer from memory what tokens and RBAC need to know.
+
+use std::sync::Arc;
+
+use apimachinery::Value;
+use apimachinery::status::Status;
+use async_trait::async_trait;
+use http::{Request, Response};
+
+use crate::body::Body;
+use crate::request::RequestContext;
+
+/// A change of a resource that `Backend::generation` counts.
+pub type Generation = u64;
+
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Answers a resource request (`context.info.is_resource`), streaming subresources included.
+    ///
+    /// The body has not been read: read it with `Body::collect(limits.body_bytes)`; `CollectError` turns into
+    /// upstream's 413 by `status::of_body`. The request's extensions hold hyper's `OnUpgrade` for exec, attach and
+    /// port-forward. An error is encoded by the front as the client accepts it.
+    /// Dropping the future (time-out, client gone) abandons the request.
+    async fn handle(
+        &self,
+        context: RequestContext,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status>;
+
+    /// One object out of the cache, without a consistent read; `None` also while the cache is not filled.
+    /// `group` and `plural` name the resource (`""`, `"serviceaccounts"`).
+    fn cached(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+
+    /// All objects of a resource out of the cache.
+    fn cached_list(&self, group: &str, plural: &str) -> Vec<Arc<Value>>;
+
+    /// A number that moves whenever `cached_list` of the resource would answer differently. Cheap: it is
+    /// read for every authorization.
+    fn generation(&self, group: &str, plural: &str) -> Generation;
+
+    /// Whether every cache is filled and the boot objects exist: `/readyz` and `informer-sync`.
+    fn is_synced(&self) -> bool;
+}
