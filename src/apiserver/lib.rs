@@ -14,6 +14,7 @@
 
 pub mod authz;
 pub mod body;
+pub mod cache;
 pub mod options;
 pub mod query;
 pub mod request;

@@ -1,0 +1,1 @@
+//! Cache semantics over the in-memory store.
