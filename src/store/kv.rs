@@ -170,8 +170,18 @@ pub enum StoreError {
     LeaseExists(i64),
     #[error("request is too large")]
     TooLarge,
+    #[error("lease time to live {0} is too large")]
+    LeaseTtlTooLarge(i64),
     #[error("duplicate key given in txn request")]
     DuplicateKey,
+    #[error("key is not provided")]
+    EmptyKey,
+    /// A put that keeps the value or the lease of a key that does not exist.
+    #[error("key not found")]
+    KeyNotFound,
+    /// The disk is full; nothing of the request happened, and it may be tried again once there is space.
+    #[error("no space left for the store")]
+    NoSpace,
     /// The watcher did not drain its queue in time and was dropped.
     #[error("watcher is too slow")]
     SlowWatcher,

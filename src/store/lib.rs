@@ -7,6 +7,7 @@
 //! a resourceVersion is that revision. **Invariant:** a write is acknowledged and published to watchers only
 //! after it is durable.
 
+pub mod embedded;
 pub mod kv;
 
 pub use kv::{

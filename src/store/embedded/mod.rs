@@ -1,0 +1,256 @@
+//! The embedded store: etcd's MVCC model in memory, changed by one writer thread.
+//!
+//! Read `Embedded` first, then `writer` (how a change happens), `view` (what the state is) and `watch`.
+//!
+//! **Invariant:** readers see published state only, and what is published is durable.
+
+mod apply;
+mod files;
+mod lease;
+mod queue;
+mod range;
+mod request;
+mod version;
+mod view;
+mod watch;
+mod writer;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use request::{
+    Action, Guard, Outcome, Query, Sort, SortBy, Target, Transaction, TransactionOutcome,
+};
+
+use crate::kv::{
+    Lease, RangeRequest, RangeResponse, Store, StoreError, Txn, TxnResponse, WatchRequest,
+    WatchStream,
+};
+use files::Files;
+use lease::Clock;
+use queue::{Command, Queue};
+use range::KeyRange;
+use view::{Record, View, records_after, select, undo};
+use watch::Watchers;
+use writer::Writer;
+
+/// Records kept before the store compacts by itself: at up to some 250 bytes each (an old value's memory is
+/// not counted), 250 MB. The API server compacts every five minutes, so this is reached only above 3,000
+/// writes a second.
+const HISTORY_LIMIT: usize = 1_000_000;
+
+/// The in-process store. Dropping it ends its thread and its watches.
+#[derive(Debug)]
+pub struct Embedded {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// What readers, watchers and the writer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Written by the writer alone.
+    published: RwLock<Published>,
+    /// Locked before `published` where both are needed.
+    watchers: Mutex<Watchers>,
+    queue: Queue,
+    files: Files,
+    clock: Clock,
+    closed: CancellationToken,
+    /// The tasks of watchers that are catching up; `closed` ends them.
+    catching_up: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Published {
+    view: View,
+    /// Every change at or after the compaction floor, oldest first.
+    history: VecDeque<Record>,
+}
+
+impl Embedded {
+    /// A store that lives and dies with this value.
+    pub fn in_memory() -> Arc<Self> {
+        let view = View::empty();
+        let shared = Arc::new(Shared {
+            watchers: Mutex::new(Watchers::new(view.revision)),
+            published: RwLock::new(Published {
+                view,
+                history: VecDeque::new(),
+            }),
+            queue: Queue::new(),
+            files: Files::default(),
+            clock: Clock::new(),
+            closed: CancellationToken::new(),
+            catching_up: TaskTracker::new(),
+        });
+        let writer = Writer::new(shared.clone(), HISTORY_LIMIT);
+        let writer = std::thread::Builder::new()
+            .name("store-writer".into())
+            .spawn(move || writer.run())
+            .expect("a thread can be started");
+        Arc::new(Self {
+            shared,
+            writer: Some(writer),
+        })
+    }
+
+    /// A transaction with everything etcd has: guards over ranges, nesting, previous values.
+    pub async fn transact(
+        &self,
+        transaction: Transaction,
+    ) -> Result<TransactionOutcome, StoreError> {
+        transaction.check()?;
+        self.shared
+            .queue
+            .ask(|reply| Command::Transact(transaction, reply))
+            .await
+    }
+
+    /// A range with etcd's filters and orders.
+    pub async fn query(&self, query: Query) -> Result<RangeResponse, StoreError> {
+        if query.range.key.is_empty() {
+            return Err(StoreError::EmptyKey);
+        }
+        let range = KeyRange::new(&query.range.key, query.range.range_end.as_ref());
+        let at = query.range.revision;
+        let (view, before) = {
+            let published = self.shared.published.read();
+            published.view.check_revision(at)?;
+            let before = if at == 0 {
+                BTreeMap::new()
+            } else {
+                let from = records_after(&published.history, at);
+                undo(&range, published.history.range(from..))
+            };
+            (published.view.clone(), before)
+        };
+        let selection = select(&view, &query, &range, before);
+        drop(view);
+        if selection.is_hot(&query) {
+            return selection.materialize(&query, &self.shared.files);
+        }
+        let shared = self.shared.clone();
+        tokio::task::spawn_blocking(move || selection.materialize(&query, &shared.files))
+            .await
+            .map_err(|error| StoreError::Broken(format!("reading old values: {error}")))?
+    }
+
+    /// Every lease, in the order of their numbers.
+    pub fn leases(&self) -> Vec<i64> {
+        self.shared
+            .published
+            .read()
+            .view
+            .leases
+            .keys()
+            .copied()
+            .collect()
+    }
+
+    /// The keys attached to a lease, in order.
+    pub fn lease_keys(&self, id: i64) -> Result<Vec<bytes::Bytes>, StoreError> {
+        let view = self.shared.published.read().view.clone();
+        Ok(view.lease(id)?.keys.iter().cloned().collect())
+    }
+
+    /// The oldest revision that can still be read.
+    pub fn compacted_revision(&self) -> i64 {
+        self.shared.published.read().view.compacted
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.shared.queue.shut();
+        self.shared.closed.cancel();
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the store's writer had panicked");
+        }
+        self.shared.watchers.lock().clear();
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.query(request.into()).await
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        self.transact(txn.into()).await.map(Into::into)
+    }
+
+    async fn watch(&self, request: WatchRequest) -> Result<WatchStream, StoreError> {
+        watch::register(&self.shared, request)
+    }
+
+    async fn revision(&self) -> Result<i64, StoreError> {
+        Ok(self.shared.published.read().view.revision)
+    }
+
+    async fn request_progress(&self) -> Result<(), StoreError> {
+        watch::request_progress(&self.shared);
+        Ok(())
+    }
+
+    async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
+        self.shared
+            .queue
+            .ask(|reply| Command::Grant { id, ttl, reply })
+            .await
+    }
+
+    async fn lease_revoke(&self, id: i64) -> Result<(), StoreError> {
+        self.shared
+            .queue
+            .ask(|reply| Command::Revoke(id, reply))
+            .await
+    }
+
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
+        let lease = self.shared.published.read().view.lease(id)?.clone();
+        let now = self.shared.clock.now();
+        if lease.deadline() <= now {
+            return Err(StoreError::LeaseNotFound(id));
+        }
+        if lease.keep_alive(now) {
+            self.shared
+                .queue
+                .ask(|reply| Command::Renewed(id, reply))
+                .await?;
+        }
+        Ok(lease.report(now))
+    }
+
+    async fn lease_time_to_live(&self, id: i64) -> Result<Lease, StoreError> {
+        let lease = self.shared.published.read().view.lease(id)?.clone();
+        Ok(lease.report(self.shared.clock.now()))
+    }
+
+    async fn compact(&self, revision: i64) -> Result<(), StoreError> {
+        self.shared
+            .queue
+            .ask(|reply| Command::Compact(revision, reply))
+            .await
+    }
+
+    async fn db_size(&self) -> Result<i64, StoreError> {
+        Ok(0)
+    }
+
+    async fn health(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
