@@ -21,7 +21,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Answers a resource request (`context.info.is_resource`), streaming subresources included.
     ///
     /// The body has not been read: read it with `Body::collect(limits.body_bytes)`; `CollectError` turns into
-    /// upstream's 413 by `status::of_body`. The request's extensions hold hyper's `OnUpgrade` for exec, attach and
+    /// upstream's 413 by `?`. The request's extensions hold hyper's `OnUpgrade` for exec, attach and
     /// port-forward. An error is encoded by the front as the client accepts it.
     /// Dropping the future (time-out, client gone) abandons the request.
     async fn handle(
@@ -30,9 +30,15 @@ pub trait Backend: Send + Sync + 'static {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status>;
 
-    /// One object out of the cache, without a consistent read; `None` also while the cache is not filled.
-    /// `group` and `plural` name the resource (`""`, `"serviceaccounts"`).
-    fn cached(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// One object: out of the cache when it is there, else by a consistent read, so that an object just made (by this
+    /// server or another one) is found. `group` and `plural` name the resource (`""`, `"serviceaccounts"`).
+    async fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Value>>, Status>;
 
     /// All objects of a resource out of the cache.
     fn cached_list(&self, group: &str, plural: &str) -> Vec<Arc<Value>>;

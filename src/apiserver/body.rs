@@ -5,6 +5,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use apimachinery::status::Status;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http_body::{Frame, SizeHint};
@@ -35,6 +36,17 @@ pub enum CollectError {
     Broken(BodyError),
 }
 
+impl From<CollectError> for Status {
+    fn from(error: CollectError) -> Self {
+        match error {
+            CollectError::TooLarge(limit) => {
+                Self::request_entity_too_large(&format!("limit is {limit}"))
+            }
+            CollectError::Broken(error) => Self::bad_request(error.to_string()),
+        }
+    }
+}
+
 impl Body {
     pub fn empty() -> Self {
         Self(Inner::Empty)
@@ -59,6 +71,14 @@ impl Body {
             body,
             Into::into,
         ))))
+    }
+
+    /// Keeps `guard` alive until the body has been sent or given up.
+    pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
+        Self(Inner::Boxed(Box::pin(Held {
+            body: self,
+            _guard: guard,
+        })))
     }
 
     /// The bytes, when they are at hand without waiting.
@@ -95,6 +115,31 @@ impl Body {
                 }),
             ),
         }
+    }
+}
+
+struct Held<G> {
+    body: Body,
+    _guard: G,
+}
+
+impl<G: Unpin> http_body::Body for Held<G> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  listener ─ TLS ─ HTTP/1.1, HTTP/2 ─┐
-//!                                     ├─ front: RequestInfo ─ authn ─ impersonation ─ authz ─ limits ─┬─ discovery, openapi, health, …
+//!                                     ├─ front: RequestInfo ─ authn ─ impersonation ─ limits ─ authz ─┬─ discovery, openapi, health, …
 //!  in-process client (a given user) ──┘                                                               └─ Backend (registry) ─ Store
 //! ```
 //!
@@ -12,13 +12,17 @@
 //! **Invariant:** no global state; several servers can live in one process.
 //! **Invariant:** the front never looks into an object; the registry never looks at a socket.
 
+pub mod authn;
 pub mod authz;
+pub mod backend;
 pub mod body;
 pub mod cache;
+pub mod front;
 pub mod options;
 pub mod query;
 pub mod request;
 
+pub use backend::Backend;
 pub use body::Body;
 pub use options::Options;
 pub use request::{RequestContext, RequestInfo, UserInfo, Verb};

@@ -1,0 +1,309 @@
+//! TLS of the server: the serving certificate, client certificates, and their reload when files change.
+//!
+//! A client certificate of a stranger does not end the handshake: the connection lives and its requests are answered
+//! 401, as upstream does (`tls.RequestClientCert`). `ClientCa::verify` decides who the peer is.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Mutex, RwLock};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
+
+use crate::options::{Pem, TlsOptions};
+
+/// Files are looked at for changes at most this often, and only when somebody connects.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Sessions kept for resumption. Each holds the client's certificate chain, a few KB.
+const SESSIONS: usize = 1024;
+
+/// Why the server's TLS material cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("read {what}: {error}")]
+    Read {
+        what: &'static str,
+        error: io::Error,
+    },
+    #[error("parse {what}: {error}")]
+    Parse { what: &'static str, error: String },
+    #[error("serving certificate and key: {0}")]
+    Serving(rustls::Error),
+    #[error("client CA: {0}")]
+    ClientCa(String),
+}
+
+/// The TLS settings in force; new connections take the newest.
+pub struct Tls {
+    options: TlsOptions,
+    provider: Arc<CryptoProvider>,
+    current: RwLock<Arc<ServerConfig>>,
+    clients: Arc<ClientCa>,
+    checked: Mutex<(Instant, Vec<Option<SystemTime>>)>,
+}
+
+impl Tls {
+    pub fn new(options: TlsOptions) -> Result<Self, TlsError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let clients = Arc::new(ClientCa::new(&options, &provider)?);
+        let config = server_config(&options, &provider, &clients)?;
+        let checked = Mutex::new((Instant::now(), modification_times(&options)));
+        Ok(Self {
+            options,
+            provider,
+            current: RwLock::new(Arc::new(config)),
+            clients,
+            checked,
+        })
+    }
+
+    /// Settings for a new connection, read anew when a file has changed. Broken files keep the old settings.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        if self.is_stale() {
+            match self.reload() {
+                Ok(()) => tracing::info!("Reloaded serving certificate and client CA"),
+                Err(error) => {
+                    tracing::warn!(%error, "Cannot reload TLS files, keeping the old ones")
+                }
+            }
+        }
+        self.current.read().clone()
+    }
+
+    pub fn clients(&self) -> &Arc<ClientCa> {
+        &self.clients
+    }
+
+    fn is_stale(&self) -> bool {
+        let mut checked = self.checked.lock();
+        if checked.0.elapsed() < RELOAD_INTERVAL {
+            return false;
+        }
+        checked.0 = Instant::now();
+        let times = modification_times(&self.options);
+        let changed = times != checked.1;
+        checked.1 = times;
+        changed
+    }
+
+    fn reload(&self) -> Result<(), TlsError> {
+        self.clients.reload(&self.options, &self.provider)?;
+        let config = server_config(&self.options, &self.provider, &self.clients)?;
+        *self.current.write() = Arc::new(config);
+        Ok(())
+    }
+}
+
+fn modification_times(options: &TlsOptions) -> Vec<Option<SystemTime>> {
+    let time = |path: &Path| {
+        std::fs::metadata(path)
+            .and_then(|meta| meta.modified())
+            .ok()
+    };
+    [
+        Some(&options.serving.certificate),
+        Some(&options.serving.key),
+        options.client_ca.as_ref(),
+    ]
+    .into_iter()
+    .flatten()
+    .filter_map(Pem::path)
+    .map(time)
+    .collect()
+}
+
+fn server_config(
+    options: &TlsOptions,
+    provider: &Arc<CryptoProvider>,
+    clients: &Arc<ClientCa>,
+) -> Result<ServerConfig, TlsError> {
+    let chain = read_certificates(&options.serving.certificate, "serving certificate")?;
+    let key = read(&options.serving.key, "serving key")?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| TlsError::Parse {
+        what: "serving key",
+        error: error.to_string(),
+    })?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Serving)?;
+    let builder = if clients.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        builder.with_client_cert_verifier(Arc::new(AskForCertificate(clients.clone())))
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Serving)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
+    config.send_tls13_tickets = 1;
+    Ok(config)
+}
+
+fn read(pem: &Pem, what: &'static str) -> Result<Vec<u8>, TlsError> {
+    pem.read().map_err(|error| TlsError::Read { what, error })
+}
+
+fn read_certificates(
+    pem: &Pem,
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(pem, what)?;
+    CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| TlsError::Parse {
+            what,
+            error: error.to_string(),
+        })
+}
+
+/// Who may sign client certificates.
+pub struct ClientCa {
+    verifier: RwLock<Option<Arc<dyn ClientCertVerifier>>>,
+    /// Moves with every reload, so that connections look at their certificate again.
+    generation: AtomicU64,
+    /// Kept for the whole life, since rustls borrows them from the verifier it was given.
+    hints: Vec<DistinguishedName>,
+}
+
+impl std::fmt::Debug for ClientCa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClientCa")
+    }
+}
+
+impl ClientCa {
+    fn new(options: &TlsOptions, provider: &Arc<CryptoProvider>) -> Result<Self, TlsError> {
+        let verifier = client_verifier(options, provider)?;
+        let hints = verifier
+            .as_ref()
+            .map(|verifier| verifier.root_hint_subjects().to_vec())
+            .unwrap_or_default();
+        Ok(Self {
+            verifier: RwLock::new(verifier),
+            generation: AtomicU64::new(0),
+            hints,
+        })
+    }
+
+    fn reload(&self, options: &TlsOptions, provider: &Arc<CryptoProvider>) -> Result<(), TlsError> {
+        *self.verifier.write() = client_verifier(options, provider)?;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.verifier.read().is_none()
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Errs unless the chain leads to one of the CAs, is in its time, and is meant for clients.
+    pub fn verify(&self, chain: &[CertificateDer<'static>]) -> Result<(), rustls::Error> {
+        let verifier = self.verifier.read().clone();
+        match (verifier, chain.split_first()) {
+            (Some(verifier), Some((leaf, rest))) => verifier
+                .verify_client_cert(leaf, rest, UnixTime::now())
+                .map(|_| ()),
+            _ => Err(rustls::Error::NoCertificatesPresented),
+        }
+    }
+
+    fn with_verifier<T>(
+        &self,
+        call: impl FnOnce(&dyn ClientCertVerifier) -> Result<T, rustls::Error>,
+    ) -> Result<T, rustls::Error> {
+        match self.verifier.read().clone() {
+            Some(verifier) => call(verifier.as_ref()),
+            None => Err(rustls::Error::General("client CA is gone".to_owned())),
+        }
+    }
+}
+
+fn client_verifier(
+    options: &TlsOptions,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+    let Some(pem) = &options.client_ca else {
+        return Ok(None);
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(pem, "client CA")? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::ClientCa(error.to_string()))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| TlsError::ClientCa(error.to_string()))?;
+    Ok(Some(verifier))
+}
+
+/// Asks every client for a certificate and checks only that the client holds its key.
+#[derive(Debug)]
+struct AskForCertificate(Arc<ClientCa>);
+
+impl ClientCertVerifier for AskForCertificate {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.0.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.with_verifier(|verifier| {
+            verifier.verify_tls12_signature(message, certificate, signature)
+        })
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.with_verifier(|verifier| {
+            verifier.verify_tls13_signature(message, certificate, signature)
+        })
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0
+            .with_verifier(|verifier| Ok(verifier.supported_verify_schemes()))
+            .unwrap_or_default()
+    }
+}
