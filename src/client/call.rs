@@ -9,7 +9,8 @@ use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    ClientError, DeleteOptions, ListOptions, Patch, Result, WatchOptions, WatchStream, WriteOptions,
+    ClientError, DeleteOptions, ListOptions, Patch, Result, WatchOptions, WatchStream,
+    WriteOptions,
     options::encode_into,
     transport::{BoxBody, Transport},
 };
@@ -282,7 +283,9 @@ impl Client {
         options: &WatchOptions,
     ) -> Result<WatchStream<T>> {
         let path = collection_path(r, ns) + &options.query();
-        Ok(WatchStream::new(self.stream(Method::GET, path, None).await?))
+        Ok(WatchStream::new(
+            self.stream(Method::GET, path, None).await?,
+        ))
     }
 
     /// GETs any path, such as `/version` or a discovery document.
@@ -423,7 +426,11 @@ pub(crate) async fn collect(mut body: BoxBody, limit: usize) -> Result<Bytes> {
         }
         whole.extend_from_slice(&data);
     }
-    Ok(if whole.is_empty() { first } else { whole.freeze() })
+    Ok(if whole.is_empty() {
+        first
+    } else {
+        whole.freeze()
+    })
 }
 
 /// `/api/v1/namespaces/ns/pods`, `/apis/apps/v1/deployments`.

@@ -128,11 +128,7 @@ impl LeaderElector {
         F: FnOnce(CancellationToken) -> Fut,
         Fut: Future<Output = ()>,
     {
-        if shutdown
-            .run_until_cancelled(self.acquire())
-            .await
-            .is_none()
-        {
+        if shutdown.run_until_cancelled(self.acquire()).await.is_none() {
             return Outcome::Shutdown;
         }
         let leading = shutdown.child_token();
@@ -214,17 +210,26 @@ impl LeaderElector {
                 Err(error) => return Err(error),
             }
         }
-        let LeaderConfig { namespace, name, .. } = &self.config;
+        let LeaderConfig {
+            namespace, name, ..
+        } = &self.config;
         match self.client.get::<Lease>(&LEASES, namespace, name).await {
             Err(error) if error.is_not_found() => self.create().await.map(|()| true),
             Err(error) => Err(error),
             Ok(lease) => {
-                let unchanged = self.observed.as_ref().is_some_and(|old| old.spec == lease.spec);
+                let unchanged = self
+                    .observed
+                    .as_ref()
+                    .is_some_and(|old| old.spec == lease.spec);
                 if !unchanged {
                     self.observed_at = Instant::now();
                 }
                 self.observed = Some(lease.clone());
-                if !may_take(&lease.spec, &self.config.identity, self.observed_at.elapsed()) {
+                if !may_take(
+                    &lease.spec,
+                    &self.config.identity,
+                    self.observed_at.elapsed(),
+                ) {
                     return Ok(false);
                 }
                 let taking = lease.spec.holder() != self.config.identity;
@@ -280,7 +285,9 @@ impl LeaderElector {
     }
 
     async fn put(&mut self, lease: &Lease) -> Result<(), ClientError> {
-        let LeaderConfig { namespace, name, .. } = &self.config;
+        let LeaderConfig {
+            namespace, name, ..
+        } = &self.config;
         let options = WriteOptions::default();
         let stored = self
             .client
@@ -323,7 +330,14 @@ impl LeaderElector {
         let (Some(recorder), Some(lease)) = (&self.recorder, &self.observed) else {
             return;
         };
-        let text = |name: &str| lease.metadata.get(name).and_then(Value::as_str).unwrap_or("").to_string();
+        let text = |name: &str| {
+            lease
+                .metadata
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or("")
+                .to_string()
+        };
         let reference = ObjectReference {
             api_version: "coordination.k8s.io/v1".into(),
             kind: "Lease".into(),
@@ -367,7 +381,11 @@ mod tests {
             ("other", 14, false),
             ("other", 15, true),
         ] {
-            assert_eq!(may_take(&spec(holder), "me", seconds(unchanged)), expected, "{holder} {unchanged}");
+            assert_eq!(
+                may_take(&spec(holder), "me", seconds(unchanged)),
+                expected,
+                "{holder} {unchanged}"
+            );
         }
     }
 }

@@ -142,9 +142,10 @@ impl Patch {
 
     pub(crate) fn body(&self) -> &Value {
         match self {
-            Patch::Json(body) | Patch::Merge(body) | Patch::Strategic(body) | Patch::Apply(body) => {
-                body
-            }
+            Patch::Json(body)
+            | Patch::Merge(body)
+            | Patch::Strategic(body)
+            | Patch::Apply(body) => body,
         }
     }
 }

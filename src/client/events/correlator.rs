@@ -90,7 +90,9 @@ impl Correlator {
         let (key, message) = self.combine(event, identity.clone());
         let earlier = self.observed.get(&key).cloned();
         let observation = Observation {
-            name: earlier.as_ref().map_or(String::new(), |old| old.name.clone()),
+            name: earlier
+                .as_ref()
+                .map_or(String::new(), |old| old.name.clone()),
             count: earlier.as_ref().map_or(1, |old| old.count + 1),
             first: earlier.as_ref().map_or(event.at, |old| old.first),
             message: message.clone(),
@@ -99,7 +101,9 @@ impl Correlator {
         if !self.passes(identity, event.at) {
             return None;
         }
-        let Observation { name, count, first, .. } = observation;
+        let Observation {
+            name, count, first, ..
+        } = observation;
         let created = body(event, source, count, first, &message);
         if name.is_empty() {
             return Some((key, Verdict::Create(created)));
@@ -153,7 +157,11 @@ impl Correlator {
         };
         let key = Key {
             similar,
-            field_path: if combined { String::new() } else { event.object.field_path.clone() },
+            field_path: if combined {
+                String::new()
+            } else {
+                event.object.field_path.clone()
+            },
             message: (!combined).then(|| message.clone()),
         };
         (key, message)
@@ -245,11 +253,20 @@ mod tests {
         assert!(matches!(verdict, Verdict::Create(_)));
         correlator.written(&key, "p.1");
         let (_, verdict) = correlator.correlate(&event("a", 9), &source()).unwrap();
-        let Verdict::Count { name, patch, otherwise, .. } = verdict else {
+        let Verdict::Count {
+            name,
+            patch,
+            otherwise,
+            ..
+        } = verdict
+        else {
             panic!("{verdict:?}")
         };
         assert_eq!(name, "p.1");
-        assert_eq!(patch, json!({"count": 2, "lastTimestamp": "1970-01-01T00:00:09Z"}));
+        assert_eq!(
+            patch,
+            json!({"count": 2, "lastTimestamp": "1970-01-01T00:00:09Z"})
+        );
         assert_eq!(otherwise["count"], 2);
         assert_eq!(otherwise["firstTimestamp"], "1970-01-01T00:00:00Z");
     }
@@ -269,16 +286,22 @@ mod tests {
     fn ten_different_messages_in_ten_minutes_are_combined() {
         let mut correlator = Correlator::default();
         for number in 0..9 {
-            let (key, verdict) = correlator.correlate(&event(&number.to_string(), 0), &source()).unwrap();
+            let (key, verdict) = correlator
+                .correlate(&event(&number.to_string(), 0), &source())
+                .unwrap();
             assert!(matches!(verdict, Verdict::Create(_)));
             correlator.written(&key, "x");
         }
         let (key, verdict) = correlator.correlate(&event("9", 1), &source()).unwrap();
-        let Verdict::Create(body) = verdict else { panic!() };
+        let Verdict::Create(body) = verdict else {
+            panic!()
+        };
         assert_eq!(body["message"], "(combined from similar events): 9");
         correlator.written(&key, "sum");
         let (_, verdict) = correlator.correlate(&event("10", 2), &source()).unwrap();
-        let Verdict::Count { name, patch, .. } = verdict else { panic!() };
+        let Verdict::Count { name, patch, .. } = verdict else {
+            panic!()
+        };
         assert_eq!(name, "sum");
         assert_eq!(patch["message"], "(combined from similar events): 10");
         let (_, verdict) = correlator.correlate(&event("11", 700), &source()).unwrap();

@@ -238,7 +238,11 @@ impl Writer {
                 Err(error) if error.is_transient() && attempt < TRIES => {
                     tracing::debug!(%error, "cannot write an event, will be retried");
                     // client-go: the first pause is random, so that components do not knock all at once.
-                    let factor = if attempt == 1 { rand::random::<f64>() } else { 1.0 };
+                    let factor = if attempt == 1 {
+                        rand::random::<f64>()
+                    } else {
+                        1.0
+                    };
                     tokio::time::sleep(RETRY_PAUSE.mul_f64(factor)).await;
                 }
                 Err(error) => {
@@ -255,7 +259,9 @@ impl Writer {
         let stored: Value = match verdict {
             Verdict::Create(body) => {
                 let namespace = meta::namespace(body);
-                self.client.create(&EVENTS, namespace, body, &options).await?
+                self.client
+                    .create(&EVENTS, namespace, body, &options)
+                    .await?
             }
             Verdict::Count {
                 namespace,

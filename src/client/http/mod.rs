@@ -40,9 +40,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// A ping not answered for this long ends the connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams put on one connection even if the server allows more.
-const MAX_STREAMS: usize = 200;
-/// Connections to the server: 200 streams each are more watches than all resources of a server.
+/// Streams put on one connection: servers allow at least 100 (RFC 9113, 6.5.2; kube-apiserver as many).
+const MAX_STREAMS: usize = 90;
+/// Connections to the server: 1,440 streams are more watches than a component has, with room for requests.
 const MAX_CONNECTIONS: usize = 16;
 /// How often a request that was not sent is tried on another connection.
 const MAX_RESENDS: usize = 3;
@@ -103,7 +103,9 @@ impl Http {
             "http" => false,
             _ => return Err(invalid()),
         };
-        let port = authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let port = authority
+            .port_u16()
+            .unwrap_or(if secure { 443 } else { 80 });
         let prefix = uri.path().trim_end_matches('/').to_string();
         let RestConfig {
             server: _,
@@ -116,7 +118,13 @@ impl Http {
         } = config;
         let tls = if secure {
             let name = server_name.as_deref().unwrap_or(&host);
-            Some(Tls::new(name, ca, insecure_skip_tls_verify, client_certificate, client_key)?)
+            Some(Tls::new(
+                name,
+                ca,
+                insecure_skip_tls_verify,
+                client_certificate,
+                client_key,
+            )?)
         } else {
             None
         };
@@ -185,10 +193,9 @@ impl Http {
             !connection.sender.is_closed() && (!unused || idle <= 1)
         });
         let full = connections.len() >= MAX_CONNECTIONS;
-        let roomy = connections.iter().find(|connection| {
-            let limit = connection.sender.current_max_send_streams().min(MAX_STREAMS);
-            connection.streams.load(Ordering::Acquire) < limit
-        });
+        let roomy = connections
+            .iter()
+            .find(|connection| connection.streams.load(Ordering::Acquire) < MAX_STREAMS);
         // With all full, the request waits in HTTP/2 for a stream to end.
         let chosen = roomy.or_else(|| connections.first().filter(|_| full))?;
         Some(Lease::new(chosen.clone()))
@@ -248,7 +255,12 @@ impl Transport for Http {
                     {
                         token.expire();
                     }
-                    return Ok(response.map(|body| boxed(LeasedBody { body, _lease: lease })));
+                    return Ok(response.map(|body| {
+                        boxed(LeasedBody {
+                            body,
+                            _lease: lease,
+                        })
+                    }));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if resends < MAX_RESENDS => {

@@ -51,7 +51,10 @@ impl Tls {
         })
     }
 
-    pub(super) async fn connect(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, BoxError> {
+    pub(super) async fn connect(
+        &self,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, BoxError> {
         let connector = TlsConnector::from(self.config());
         let stream = connector.connect(self.name.clone(), stream).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
@@ -76,7 +79,9 @@ impl Tls {
 
 fn times(ca: &Option<Source>, certificate: &Option<Source>, key: &Option<Source>) -> Times {
     [ca, certificate, key].map(|source| match source {
-        Some(Source::File(path)) => std::fs::metadata(path).and_then(|meta| meta.modified()).ok(),
+        Some(Source::File(path)) => std::fs::metadata(path)
+            .and_then(|meta| meta.modified())
+            .ok(),
         _ => None,
     })
 }
@@ -98,7 +103,10 @@ fn configure(
             .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
     } else {
         let mut roots = RootCertStore::empty();
-        for root in certificates(ca.as_ref().ok_or_else(|| tls(&"no certificate authority"))?)? {
+        for root in certificates(
+            ca.as_ref()
+                .ok_or_else(|| tls(&"no certificate authority"))?,
+        )? {
             roots.add(root).map_err(|error| tls(&error))?;
         }
         builder.with_root_certificates(roots)
@@ -111,7 +119,11 @@ fn configure(
                 .map_err(|error| tls(&error))?
         }
         (None, None) => builder.with_no_client_auth(),
-        _ => return Err(tls(&"a client certificate needs its key, and a key its certificate")),
+        _ => {
+            return Err(tls(
+                &"a client certificate needs its key, and a key its certificate",
+            ));
+        }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
@@ -159,7 +171,12 @@ impl ServerCertVerifier for AnyServer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -168,7 +185,12 @@ impl ServerCertVerifier for AnyServer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -54,8 +54,9 @@ fn read(path: &PathBuf) -> Result<HeaderValue> {
 }
 
 fn bearer(token: &str) -> Result<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-        .map_err(|_| ClientError::Credentials("the token has characters that no token has".into()))?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+        ClientError::Credentials("the token has characters that no token has".into())
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -55,10 +55,9 @@ impl<T> Delta<T> {
 
     /// The newest state there is: the new one, or the last before deletion.
     pub fn object(&self) -> &Arc<T> {
-        self.new
-            .as_ref()
-            .or(self.old.as_ref())
-            .expect("a delta has at least one side: made only by Cache, which never makes an empty one")
+        self.new.as_ref().or(self.old.as_ref()).expect(
+            "a delta has at least one side: made only by Cache, which never makes an empty one",
+        )
     }
 }
 
@@ -122,7 +121,11 @@ impl<T: Any + Send + Sync> Informer<T> {
 
     /// Indexes all objects, present and future, under the values `of` gives. A second index of the same name is
     /// ignored, so that several users may each declare the one they need.
-    pub fn add_index(&self, name: &'static str, of: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) {
+    pub fn add_index(
+        &self,
+        name: &'static str,
+        of: impl Fn(&T) -> Vec<String> + Send + Sync + 'static,
+    ) {
         self.0.cache.write().add_index(name, Box::new(of));
     }
 
@@ -146,7 +149,9 @@ impl<T: Any + Send + Sync> Informer<T> {
     pub fn subscribe(&self) -> Subscription<T> {
         let mut handlers = self.0.handlers.lock();
         let (subscription, shared) = Subscription::new(self.0.cache.read().as_additions());
-        handlers.subscriptions.retain(|weak| weak.strong_count() > 0);
+        handlers
+            .subscriptions
+            .retain(|weak| weak.strong_count() > 0);
         handlers.subscriptions.push(shared);
         subscription
     }
@@ -188,6 +193,8 @@ impl<T: Any + Send + Sync> Informer<T> {
     }
 
     fn set_synced(&self) {
-        self.0.synced.send_if_modified(|synced| !std::mem::replace(synced, true));
+        self.0
+            .synced
+            .send_if_modified(|synced| !std::mem::replace(synced, true));
     }
 }

@@ -226,11 +226,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
         Ok(())
     }
 
-    fn change(
-        &self,
-        version: &str,
-        change: impl FnOnce(&mut Cache<T>) -> Option<super::Delta<T>>,
-    ) {
+    fn change(&self, version: &str, change: impl FnOnce(&mut Cache<T>) -> Option<super::Delta<T>>) {
         self.informer.change(|cache| {
             cache.set_resource_version(version);
             change(cache).into_iter().collect()
