@@ -1,1 +1,6 @@
-//! kubelet
+//! The kubelet.
+
+pub mod cri;
+mod k8s;
+pub mod pod;
+mod text;

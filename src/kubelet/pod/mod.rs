@@ -1,0 +1,7 @@
+//! One pod's life on the node.
+
+pub mod back_off;
+pub mod memory;
+pub mod plan;
+pub mod spec;
+pub mod view;
