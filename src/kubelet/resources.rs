@@ -26,12 +26,17 @@ type List = BTreeMap<String, crate::k8s::Quantity>;
 
 /// A named quantity of a resource list; zero when it is missing or unreadable.
 pub fn amount(list: Option<&List>, resource: &str) -> Quantity {
-    let text = list.and_then(|list| list.get(resource)).map_or("0", |quantity| &quantity.0);
+    let text = list
+        .and_then(|list| list.get(resource))
+        .map_or("0", |quantity| &quantity.0);
     text.parse().unwrap_or(Quantity::ZERO)
 }
 
 fn limit(resources: Option<&ResourceRequirements>, resource: &str) -> Quantity {
-    amount(resources.and_then(|resources| resources.limits.as_ref()), resource)
+    amount(
+        resources.and_then(|resources| resources.limits.as_ref()),
+        resource,
+    )
 }
 
 /// A request; one that is missing is the limit, as the API server defaults it.
@@ -46,7 +51,10 @@ fn request(resources: Option<&ResourceRequirements>, resource: &str) -> Quantity
 /// `Guaranteed`, `Burstable` or `BestEffort`. The API server decides it at
 /// creation; it is computed for pods that did not come from there.
 pub fn qos_class(pod: &Pod) -> &'static str {
-    let decided = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    let decided = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.qos_class.as_deref());
     match decided {
         Some("Guaranteed") => return "Guaranteed",
         Some("Burstable") => return "Burstable",
@@ -66,7 +74,9 @@ pub fn qos_class(pod: &Pod) -> &'static str {
         let both = ["cpu", "memory"];
         resources
             .iter()
-            .flat_map(|resources| both.map(|name| (request(*resources, name), limit(*resources, name))))
+            .flat_map(|resources| {
+                both.map(|name| (request(*resources, name), limit(*resources, name)))
+            })
             .all(|(request, limit)| wanted(&request, &limit))
     };
     if each(|request, limit| request.is_zero() && limit.is_zero()) {
@@ -118,7 +128,10 @@ fn hugepages(resources: Option<&ResourceRequirements>) -> Vec<v1::HugepageLimit>
             let size = name.strip_prefix("hugepages-")?;
             let limit = u64::try_from(amount(limits, name).value()).ok()?;
             // The kernel's names: 2MB, 1GB.
-            Some(v1::HugepageLimit { page_size: format!("{}B", size.trim_end_matches('i')), limit })
+            Some(v1::HugepageLimit {
+                page_size: format!("{}B", size.trim_end_matches('i')),
+                limit,
+            })
         })
         .collect()
 }
@@ -126,7 +139,11 @@ fn hugepages(resources: Option<&ResourceRequirements>) -> Vec<v1::HugepageLimit>
 /// How readily the kernel kills the container when memory runs out: the less it
 /// asked for, the sooner.
 pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
-    let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+    let priority = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.priority)
+        .unwrap_or(0);
     if priority >= SYSTEM_CRITICAL_PRIORITY {
         return GUARANTEED_OOM_SCORE;
     }
@@ -243,7 +260,10 @@ mod tests {
             (json!({}), "BestEffort"),
             (json!({"requests": {"cpu": "1"}}), "Burstable"),
             (json!({"limits": {"cpu": "1"}}), "Burstable"),
-            (json!({"limits": {"cpu": "1", "memory": "1Gi"}}), "Guaranteed"),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
+                "Guaranteed",
+            ),
             (
                 json!({"requests": {"cpu": "1000m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1024Mi"}}),
                 "Guaranteed",
@@ -260,8 +280,14 @@ mod tests {
 
     #[test]
     fn shares_and_quota_keep_to_the_kernels_bounds() {
-        assert_eq!((shares(0), shares(100), shares(1000), shares(i64::MAX)), (2, 102, 1024, 262_144));
-        assert_eq!((quota(0), quota(1), quota(500), quota(2000)), (0, 1000, 50_000, 200_000));
+        assert_eq!(
+            (shares(0), shares(100), shares(1000), shares(i64::MAX)),
+            (2, 102, 1024, 262_144)
+        );
+        assert_eq!(
+            (quota(0), quota(1), quota(500), quota(2000)),
+            (0, 1000, 50_000, 200_000)
+        );
     }
 
     #[test]
@@ -277,7 +303,11 @@ mod tests {
         for (resources, expected) in cases {
             let pod = mk(resources.clone());
             let slot = spec::slot(&pod, "c").expect("c exists");
-            assert_eq!(oom_score(&pod, &slot.container, capacity), expected, "{resources}");
+            assert_eq!(
+                oom_score(&pod, &slot.container, capacity),
+                expected,
+                "{resources}"
+            );
         }
     }
 

@@ -37,7 +37,9 @@ fn fraction(value: u128, unit: u128) -> String {
 /// A duration rounded to the millisecond, as the pull events have it.
 pub fn milliseconds(elapsed: Duration) -> String {
     let rounded = (elapsed + Duration::from_micros(500)).as_millis();
-    duration(Duration::from_millis(u64::try_from(rounded).unwrap_or(u64::MAX)))
+    duration(Duration::from_millis(
+        u64::try_from(rounded).unwrap_or(u64::MAX),
+    ))
 }
 
 /// Go's `%q` for the strings that occur here.

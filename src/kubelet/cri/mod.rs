@@ -53,7 +53,10 @@ impl CriError {
     /// The call, or the connection, ran out of time or went away.
     pub fn is_unavailable(&self) -> bool {
         use tonic::Code::{Cancelled, DeadlineExceeded, Unavailable};
-        matches!(self.status.code(), Unavailable | DeadlineExceeded | Cancelled)
+        matches!(
+            self.status.code(),
+            Unavailable | DeadlineExceeded | Cancelled
+        )
     }
 
     /// The runtime's own words, without the gRPC frame.
@@ -90,7 +93,10 @@ macro_rules! call {
         let mut client = $client.clone();
         match tokio::time::timeout($timeout, client.$method($request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(CriError { method: $name, status }),
+            Ok(Err(status)) => Err(CriError {
+                method: $name,
+                status,
+            }),
             Err(_) => Err(CriError {
                 method: $name,
                 status: tonic::Status::deadline_exceeded("context deadline exceeded"),
@@ -104,9 +110,8 @@ impl Runtime {
     /// path). Nothing is dialled yet; must be called within a Tokio runtime.
     pub fn new(socket: &str) -> Self {
         let path = PathBuf::from(socket.strip_prefix("unix://").unwrap_or(socket));
-        let channel = Endpoint::from_static("http://runtime").connect_with_connector_lazy(
-            tower::service_fn(move |_: http::Uri| dial(path.clone())),
-        );
+        let channel = Endpoint::from_static("http://runtime")
+            .connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| dial(path.clone())));
         Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MAX_MESSAGE_BYTES),
@@ -116,21 +121,36 @@ impl Runtime {
 
     /// Name and versions of the runtime.
     pub async fn version(&self) -> Result<v1::VersionResponse> {
-        let request = v1::VersionRequest { version: "0.1.0".to_owned() };
+        let request = v1::VersionRequest {
+            version: "0.1.0".to_owned(),
+        };
         call!(self.runtime, version, "Version", request)
     }
 
     /// The runtime's own conditions: `RuntimeReady`, `NetworkReady`.
     pub async fn status(&self) -> Result<v1::StatusResponse> {
-        call!(self.runtime, status, "Status", v1::StatusRequest { verbose: false })
+        call!(
+            self.runtime,
+            status,
+            "Status",
+            v1::StatusRequest { verbose: false }
+        )
     }
 
     /// Tells the runtime the node's pod CIDR, for CNI configurations made of a template.
     pub async fn update_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
-        let network_config = Some(v1::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
+        let network_config = Some(v1::NetworkConfig {
+            pod_cidr: pod_cidr.to_owned(),
+        });
         let runtime_config = Some(v1::RuntimeConfig { network_config });
         let request = v1::UpdateRuntimeConfigRequest { runtime_config };
-        call!(self.runtime, update_runtime_config, "UpdateRuntimeConfig", request).map(drop)
+        call!(
+            self.runtime,
+            update_runtime_config,
+            "UpdateRuntimeConfig",
+            request
+        )
+        .map(drop)
     }
 
     /// Creates and starts a sandbox; answers its id.
@@ -140,31 +160,59 @@ impl Runtime {
         runtime_handler: &str,
     ) -> Result<String> {
         let runtime_handler = runtime_handler.to_owned();
-        let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
+        let request = v1::RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler,
+        };
         // Twice the usual deadline: the sandbox image may have to be pulled.
-        call!(self.runtime, run_pod_sandbox, "RunPodSandbox", request, 2 * REQUEST_TIMEOUT)
-            .map(|response| response.pod_sandbox_id)
+        call!(
+            self.runtime,
+            run_pod_sandbox,
+            "RunPodSandbox",
+            request,
+            2 * REQUEST_TIMEOUT
+        )
+        .map(|response| response.pod_sandbox_id)
     }
 
     /// Stops what runs in the sandbox and gives back its network. A sandbox
     /// that is gone counts as stopped.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
-        let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let request = v1::StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
         gone_is_done(call!(self.runtime, stop_pod_sandbox, "StopPodSandbox", request).map(drop))
     }
 
     /// Removes a stopped sandbox and its containers.
     pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
-        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_done(call!(self.runtime, remove_pod_sandbox, "RemovePodSandbox", request).map(drop))
+        let request = v1::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
+        gone_is_done(
+            call!(
+                self.runtime,
+                remove_pod_sandbox,
+                "RemovePodSandbox",
+                request
+            )
+            .map(drop),
+        )
     }
 
     /// The sandbox's state and addresses.
     pub async fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatus> {
-        let request =
-            v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        call!(self.runtime, pod_sandbox_status, "PodSandboxStatus", request)
-            .map(|response| response.status.unwrap_or_default())
+        let request = v1::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        };
+        call!(
+            self.runtime,
+            pod_sandbox_status,
+            "PodSandboxStatus",
+            request
+        )
+        .map(|response| response.status.unwrap_or_default())
     }
 
     /// Every sandbox with all of `labels`.
@@ -172,7 +220,10 @@ impl Runtime {
         &self,
         labels: HashMap<String, String>,
     ) -> Result<Vec<v1::PodSandbox>> {
-        let filter = Some(v1::PodSandboxFilter { label_selector: labels, ..Default::default() });
+        let filter = Some(v1::PodSandboxFilter {
+            label_selector: labels,
+            ..Default::default()
+        });
         let request = v1::ListPodSandboxRequest { filter };
         call!(self.runtime, list_pod_sandbox, "ListPodSandbox", request)
             .map(|response| response.items)
@@ -196,25 +247,38 @@ impl Runtime {
 
     /// Starts a created container.
     pub async fn start_container(&self, id: &str) -> Result<()> {
-        let request = v1::StartContainerRequest { container_id: id.to_owned() };
+        let request = v1::StartContainerRequest {
+            container_id: id.to_owned(),
+        };
         call!(self.runtime, start_container, "StartContainer", request).map(drop)
     }
 
     /// Stops a container: its stop signal, then after `grace_seconds` SIGKILL.
     /// Returns when it has stopped; one that is gone counts as stopped.
     pub async fn stop_container(&self, id: &str, grace_seconds: i64) -> Result<()> {
-        let request =
-            v1::StopContainerRequest { container_id: id.to_owned(), timeout: grace_seconds };
+        let request = v1::StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout: grace_seconds,
+        };
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
         let timeout = REQUEST_TIMEOUT + grace;
         gone_is_done(
-            call!(self.runtime, stop_container, "StopContainer", request, timeout).map(drop),
+            call!(
+                self.runtime,
+                stop_container,
+                "StopContainer",
+                request,
+                timeout
+            )
+            .map(drop),
         )
     }
 
     /// Removes a container, running or not.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
-        let request = v1::RemoveContainerRequest { container_id: id.to_owned() };
+        let request = v1::RemoveContainerRequest {
+            container_id: id.to_owned(),
+        };
         gone_is_done(call!(self.runtime, remove_container, "RemoveContainer", request).map(drop))
     }
 
@@ -223,7 +287,10 @@ impl Runtime {
         &self,
         labels: HashMap<String, String>,
     ) -> Result<Vec<v1::Container>> {
-        let filter = Some(v1::ContainerFilter { label_selector: labels, ..Default::default() });
+        let filter = Some(v1::ContainerFilter {
+            label_selector: labels,
+            ..Default::default()
+        });
         let request = v1::ListContainersRequest { filter };
         call!(self.runtime, list_containers, "ListContainers", request)
             .map(|response| response.containers)
@@ -231,7 +298,10 @@ impl Runtime {
 
     /// All that the runtime tells of one container.
     pub async fn container_status(&self, id: &str) -> Result<v1::ContainerStatus> {
-        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let request = v1::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
         call!(self.runtime, container_status, "ContainerStatus", request)
             .map(|response| response.status.unwrap_or_default())
     }
@@ -247,14 +317,27 @@ impl Runtime {
             linux: Some(linux),
             ..Default::default()
         };
-        call!(self.runtime, update_container_resources, "UpdateContainerResources", request)
-            .map(drop)
+        call!(
+            self.runtime,
+            update_container_resources,
+            "UpdateContainerResources",
+            request
+        )
+        .map(drop)
     }
 
     /// Makes the runtime open a container's log file anew, after it was moved away.
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
-        let request = v1::ReopenContainerLogRequest { container_id: id.to_owned() };
-        call!(self.runtime, reopen_container_log, "ReopenContainerLog", request).map(drop)
+        let request = v1::ReopenContainerLogRequest {
+            container_id: id.to_owned(),
+        };
+        call!(
+            self.runtime,
+            reopen_container_log,
+            "ReopenContainerLog",
+            request
+        )
+        .map(drop)
     }
 
     /// Runs a command to its end. `timeout` of zero is no limit at the runtime.
@@ -265,8 +348,11 @@ impl Runtime {
         timeout: Duration,
     ) -> Result<v1::ExecSyncResponse> {
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-        let request =
-            v1::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout: seconds };
+        let request = v1::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command,
+            timeout: seconds,
+        };
         // The runtime ends the process at `timeout`; a second more lets it say so itself.
         let limit = match seconds {
             0 => Duration::MAX,
@@ -295,11 +381,18 @@ impl Runtime {
         &self,
         labels: HashMap<String, String>,
     ) -> Result<Vec<v1::ContainerStats>> {
-        let filter =
-            Some(v1::ContainerStatsFilter { label_selector: labels, ..Default::default() });
+        let filter = Some(v1::ContainerStatsFilter {
+            label_selector: labels,
+            ..Default::default()
+        });
         let request = v1::ListContainerStatsRequest { filter };
-        call!(self.runtime, list_container_stats, "ListContainerStats", request)
-            .map(|response| response.stats)
+        call!(
+            self.runtime,
+            list_container_stats,
+            "ListContainerStats",
+            request
+        )
+        .map(|response| response.stats)
     }
 
     /// The runtime's stream of container events; `Unimplemented` before containerd 1.7.
@@ -307,13 +400,19 @@ impl Runtime {
         let mut client = self.runtime.clone();
         match client.get_container_events(v1::GetEventsRequest {}).await {
             Ok(response) => Ok(response.into_inner()),
-            Err(status) => Err(CriError { method: "GetContainerEvents", status }),
+            Err(status) => Err(CriError {
+                method: "GetContainerEvents",
+                status,
+            }),
         }
     }
 
     /// What the runtime has under an image name, if anything.
     pub async fn image_status(&self, image: v1::ImageSpec) -> Result<Option<v1::Image>> {
-        let request = v1::ImageStatusRequest { image: Some(image), verbose: false };
+        let request = v1::ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        };
         call!(self.images, image_status, "ImageStatus", request).map(|response| response.image)
     }
 
@@ -331,21 +430,33 @@ impl Runtime {
         auth: Option<v1::AuthConfig>,
         sandbox_config: Option<v1::PodSandboxConfig>,
     ) -> Result<String> {
-        let request = v1::PullImageRequest { image: Some(image), auth, sandbox_config };
+        let request = v1::PullImageRequest {
+            image: Some(image),
+            auth,
+            sandbox_config,
+        };
         call!(self.images, pull_image, "PullImage", request, Duration::MAX)
             .map(|response| response.image_ref)
     }
 
     /// Removes an image; one that is gone counts as removed.
     pub async fn remove_image(&self, image: &str) -> Result<()> {
-        let spec = v1::ImageSpec { image: image.to_owned(), ..Default::default() };
+        let spec = v1::ImageSpec {
+            image: image.to_owned(),
+            ..Default::default()
+        };
         let request = v1::RemoveImageRequest { image: Some(spec) };
         gone_is_done(call!(self.images, remove_image, "RemoveImage", request).map(drop))
     }
 
     /// How full the file system of the images is.
     pub async fn image_fs_info(&self) -> Result<v1::ImageFsInfoResponse> {
-        call!(self.images, image_fs_info, "ImageFsInfo", v1::ImageFsInfoRequest {})
+        call!(
+            self.images,
+            image_fs_info,
+            "ImageFsInfo",
+            v1::ImageFsInfoRequest {}
+        )
     }
 }
 
@@ -368,12 +479,18 @@ mod tests {
     #[test]
     fn errors_read_as_grpc_errors_of_upstream() {
         let status = tonic::Status::not_found("image \"x\": not found");
-        let error = CriError { method: "PullImage", status };
+        let error = CriError {
+            method: "PullImage",
+            status,
+        };
         assert_eq!(
             error.to_string(),
             "rpc error: code = NotFound desc = image \"x\": not found"
         );
-        let canceled = CriError { method: "X", status: tonic::Status::cancelled("c") };
+        let canceled = CriError {
+            method: "X",
+            status: tonic::Status::cancelled("c"),
+        };
         assert_eq!(canceled.to_string(), "rpc error: code = Canceled desc = c");
         assert!(canceled.is_unavailable() && !canceled.is_not_found());
     }

@@ -67,7 +67,9 @@ mod tests {
         for _ in 0..7 {
             back_off.fail(now, now);
             seen.push(back_off.delay() / SECOND);
-            now = back_off.until_since_update(now).expect("a failure is waited for");
+            now = back_off
+                .until_since_update(now)
+                .expect("a failure is waited for");
         }
         assert_eq!(seen, [10, 20, 40, 80, 160, 300, 300]);
     }

@@ -16,11 +16,21 @@ struct Verdict {
 
 impl Verdict {
     fn yes(kind: &'static str) -> Self {
-        Self { kind, status: true, reason: None, message: None }
+        Self {
+            kind,
+            status: true,
+            reason: None,
+            message: None,
+        }
     }
 
     fn no(kind: &'static str, reason: &str, message: Option<String>) -> Self {
-        Self { kind, status: false, reason: Some(reason.to_owned()), message }
+        Self {
+            kind,
+            status: false,
+            reason: Some(reason.to_owned()),
+            message,
+        }
     }
 }
 
@@ -42,7 +52,11 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition> {
         containers,
         Verdict::yes(SCHEDULED),
     ];
-    let disruption = input.memory.verdict.as_ref().and_then(|verdict| verdict.disruption.clone());
+    let disruption = input
+        .memory
+        .verdict
+        .as_ref()
+        .and_then(|verdict| verdict.disruption.clone());
     own.extend(disruption.map(|(reason, message)| Verdict {
         kind: DISRUPTION,
         status: true,
@@ -50,15 +64,25 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition> {
         message: Some(message),
     }));
     let others = input.previous.conditions.iter().flatten();
-    let others = others.filter(|other| own.iter().all(|own| own.kind != other.type_)).cloned();
+    let others = others
+        .filter(|other| own.iter().all(|own| own.kind != other.type_))
+        .cloned();
     let others: Vec<_> = others.collect();
-    own.into_iter().map(|verdict| dated(input, verdict)).chain(others).collect()
+    own.into_iter()
+        .map(|verdict| dated(input, verdict))
+        .chain(others)
+        .collect()
 }
 
 /// Keeps the time of the last transition while the status stays the same.
 fn dated(input: &Input<'_>, verdict: Verdict) -> PodCondition {
     let status = if verdict.status { "True" } else { "False" };
-    let before = input.previous.conditions.iter().flatten().find(|c| c.type_ == verdict.kind);
+    let before = input
+        .previous
+        .conditions
+        .iter()
+        .flatten()
+        .find(|c| c.type_ == verdict.kind);
     let since = before.filter(|before| before.status == status);
     PodCondition {
         type_: verdict.kind.to_owned(),
@@ -78,7 +102,10 @@ fn sandbox(input: &Input<'_>) -> Verdict {
     let up = input.view.ready_sandbox();
     match up.is_some_and(|sandbox| sandbox.host_network || !sandbox.ips.is_empty()) {
         true => Verdict::yes(SANDBOX),
-        false => Verdict { status: false, ..Verdict::yes(SANDBOX) },
+        false => Verdict {
+            status: false,
+            ..Verdict::yes(SANDBOX)
+        },
     }
 }
 
@@ -100,12 +127,18 @@ fn initialized(input: &Input<'_>, status: &PodStatus) -> Verdict {
         .map(|status| status.name.clone())
         .collect();
     if status.phase.as_deref() == Some("Succeeded") {
-        return Verdict { reason: Some("PodCompleted".to_owned()), ..Verdict::yes(INITIALIZED) };
+        return Verdict {
+            reason: Some("PodCompleted".to_owned()),
+            ..Verdict::yes(INITIALIZED)
+        };
     }
     if begun || incomplete.is_empty() {
         return Verdict::yes(INITIALIZED);
     }
-    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    let message = format!(
+        "containers with incomplete status: [{}]",
+        incomplete.join(" ")
+    );
     Verdict::no(INITIALIZED, "ContainersNotInitialized", Some(message))
 }
 
@@ -141,7 +174,11 @@ fn pod_ready(input: &Input<'_>, containers: &Verdict) -> Verdict {
         let reason = containers.reason.clone().unwrap_or_default();
         return Verdict::no(READY, &reason, containers.message.clone());
     }
-    let gates = input.pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    let gates = input
+        .pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.readiness_gates.iter().flatten());
     let known = input.previous.conditions.as_deref().unwrap_or_default();
     let messages: Vec<_> = gates
         .filter_map(|gate| {

@@ -84,9 +84,12 @@ impl Memory {
     /// The memory of one container, made on first use.
     pub fn container(&mut self, name: &str) -> &mut ContainerMemory {
         if !self.containers.contains_key(name) {
-            self.containers.insert(name.to_owned(), ContainerMemory::default());
+            self.containers
+                .insert(name.to_owned(), ContainerMemory::default());
         }
-        self.containers.get_mut(name).expect("it was inserted above if it was missing")
+        self.containers
+            .get_mut(name)
+            .expect("it was inserted above if it was missing")
     }
 
     /// The probes' standing of the instance `id` of `name`.

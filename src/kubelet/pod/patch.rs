@@ -41,10 +41,13 @@ fn merge_list(
     after: &Value,
     changes: &mut Map<String, Value>,
 ) {
-    let entries = |list: Option<&Value>| list.and_then(Value::as_array).cloned().unwrap_or_default();
+    let entries =
+        |list: Option<&Value>| list.and_then(Value::as_array).cloned().unwrap_or_default();
     let (before, after) = (entries(before), entries(Some(after)));
     let find = |list: &[Value], wanted: &Value| {
-        list.iter().find(|entry| entry.get(key) == wanted.get(key)).cloned()
+        list.iter()
+            .find(|entry| entry.get(key) == wanted.get(key))
+            .cloned()
     };
     let mut patch = Vec::new();
     for entry in &after {

@@ -95,16 +95,33 @@ pub fn plan(input: &Input<'_>) -> Plan {
 /// with an address unless it has the host's network.
 fn usable_sandbox(view: &PodView) -> Option<&SandboxView> {
     let sandbox = view.ready_sandbox()?;
-    let alone = view.sandboxes.iter().filter(|sandbox| sandbox.ready).count() == 1;
+    let alone = view
+        .sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.ready)
+        .count()
+        == 1;
     (alone && (sandbox.host_network || !sandbox.ips.is_empty())).then_some(sandbox)
 }
 
 fn plan_sandbox(input: &Input<'_>, plan: &mut Plan) {
-    let old: Vec<_> = input.view.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();
+    let old: Vec<_> = input
+        .view
+        .sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.ready)
+        .collect();
     let leftovers = input.view.alive().next().is_some();
     if !old.is_empty() || leftovers {
-        let in_use = input.view.alive().map(|container| container.sandbox_id.clone());
-        let mut ids: Vec<_> = old.iter().map(|sandbox| sandbox.id.clone()).chain(in_use).collect();
+        let in_use = input
+            .view
+            .alive()
+            .map(|container| container.sandbox_id.clone());
+        let mut ids: Vec<_> = old
+            .iter()
+            .map(|sandbox| sandbox.id.clone())
+            .chain(in_use)
+            .collect();
         ids.sort();
         ids.dedup();
         plan.actions.push(Action::StopSandboxes { ids });
@@ -147,8 +164,13 @@ fn restarts(pod: &Pod, slot: &Slot<'_>, container: &ContainerView) -> bool {
 
 fn plan_containers(input: &Input<'_>, sandbox: &SandboxView, plan: &mut Plan) {
     let slots = spec::slots(input.pod);
-    let init = slots.iter().filter(|slot| matches!(slot.kind, Kind::Init | Kind::Sidecar));
-    let regular: Vec<_> = slots.iter().filter(|slot| slot.kind == Kind::Regular).collect();
+    let init = slots
+        .iter()
+        .filter(|slot| matches!(slot.kind, Kind::Init | Kind::Sidecar));
+    let regular: Vec<_> = slots
+        .iter()
+        .filter(|slot| slot.kind == Kind::Regular)
+        .collect();
     let begun = regular
         .iter()
         .any(|slot| input.view.latest_in(&sandbox.id, slot.name()).is_some());
@@ -275,15 +297,26 @@ fn kill_if_unfit(
         .probes(name, &container.id)
         .and_then(|probes| probes.failed.as_ref());
     let (message, grace_seconds) = if container.hash != spec::hash(&slot.container) {
-        (format!("Container {name} definition changed, will be restarted"), None)
+        (
+            format!("Container {name} definition changed, will be restarted"),
+            None,
+        )
     } else if let Some(failed) = failed {
-        let message = format!("Container {name} failed {} probe, will be restarted", failed.kind);
+        let message = format!(
+            "Container {name} failed {} probe, will be restarted",
+            failed.kind
+        );
         (message, failed.grace_seconds)
     } else {
         return false;
     };
     let (id, name) = (container.id.clone(), name.to_owned());
-    plan.actions.push(Action::Kill { id, name, message, grace_seconds });
+    plan.actions.push(Action::Kill {
+        id,
+        name,
+        message,
+        grace_seconds,
+    });
     true
 }
 
@@ -292,7 +325,10 @@ fn start(input: &Input<'_>, slot: &Slot<'_>, plan: &mut Plan) {
     let name = slot.name();
     let memory = input.memory.containers.get(name);
     let latest = input.view.latest(name);
-    if let Some(retry_at) = memory.map(|memory| memory.retry_at).filter(|at| *at > input.now) {
+    if let Some(retry_at) = memory
+        .map(|memory| memory.retry_at)
+        .filter(|at| *at > input.now)
+    {
         plan.wake(retry_at);
         return;
     }
@@ -301,10 +337,14 @@ fn start(input: &Input<'_>, slot: &Slot<'_>, plan: &mut Plan) {
     let crash = memory.map(|memory| memory.crash).unwrap_or_default();
     if let Some(until) = crashed_at.and_then(|at| crash.until(at, input.now)) {
         plan.wake(until);
-        plan.waiting.push((name.to_owned(), crash_waiting(input.pod, name, crash.delay())));
+        plan.waiting.push((
+            name.to_owned(),
+            crash_waiting(input.pod, name, crash.delay()),
+        ));
         return;
     }
-    let unborn = latest.filter(|container| matches!(container.state, State::Created | State::Unknown));
+    let unborn =
+        latest.filter(|container| matches!(container.state, State::Created | State::Unknown));
     let restart_count = match (latest, unborn) {
         (_, Some(unborn)) => unborn.restart_count,
         (Some(latest), None) => latest.restart_count + 1,
@@ -325,7 +365,9 @@ fn recorded_restarts(memory: &Memory, name: &str) -> u32 {
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let mut statuses = lists.into_iter().flatten().flatten();
     let ran = statuses.find(|status| status.name == name && status.container_id.is_some());
-    ran.map_or(0, |status| u32::try_from(status.restart_count).unwrap_or(0) + 1)
+    ran.map_or(0, |status| {
+        u32::try_from(status.restart_count).unwrap_or(0) + 1
+    })
 }
 
 fn crash_waiting(pod: &Pod, name: &str, delay: Nanos) -> Waiting {

@@ -36,11 +36,17 @@ fn mk_container(pod: &Pod, name: &str, restart_count: u32, state: State) -> Cont
 }
 
 fn mk_exited(pod: &Pod, name: &str, restart_count: u32, exit_code: i32) -> ContainerView {
-    ContainerView { exit_code, ..mk_container(pod, name, restart_count, State::Exited) }
+    ContainerView {
+        exit_code,
+        ..mk_container(pod, name, restart_count, State::Exited)
+    }
 }
 
 fn mk_view(sandboxes: Vec<SandboxView>, containers: Vec<ContainerView>) -> PodView {
-    let mut view = PodView { sandboxes, containers };
+    let mut view = PodView {
+        sandboxes,
+        containers,
+    };
     view.sort();
     view
 }
@@ -58,7 +64,12 @@ fn with_init(init: Value) -> Pod {
 }
 
 fn run(pod: &Pod, view: &PodView, memory: &Memory) -> Plan {
-    plan(&Input { pod, view, memory, now: NOW })
+    plan(&Input {
+        pod,
+        view,
+        memory,
+        now: NOW,
+    })
 }
 
 #[track_caller]
@@ -72,13 +83,20 @@ fn brief(plan: &Plan) -> Vec<String> {
     let actions = plan.actions.iter().map(|action| match action {
         Action::CreateSandbox { attempt, changed } => format!("sandbox {attempt} {changed}"),
         Action::StopSandboxes { ids } => format!("stop {}", ids.join(",")),
-        Action::Start { name, restart_count, replaces, .. } => match replaces {
+        Action::Start {
+            name,
+            restart_count,
+            replaces,
+            ..
+        } => match replaces {
             None => format!("start {name} {restart_count}"),
             Some(id) => format!("start {name} {restart_count} for {id}"),
         },
         Action::Kill { id, .. } => format!("kill {id}"),
     });
-    actions.chain(plan.finished.then(|| "finished".to_owned())).collect()
+    actions
+        .chain(plan.finished.then(|| "finished".to_owned()))
+        .collect()
 }
 
 #[test]
@@ -89,14 +107,20 @@ fn a_new_pod_gets_a_sandbox_first() {
 #[test]
 fn all_containers_start_in_a_ready_sandbox() {
     let pod = mk_pod(json!({"containers": [{"name": "a"}, {"name": "b"}]}));
-    check(&pod, &mk_view(vec![mk_sandbox(0, true)], vec![]), &["start a 0", "start b 0"]);
+    check(
+        &pod,
+        &mk_view(vec![mk_sandbox(0, true)], vec![]),
+        &["start a 0", "start b 0"],
+    );
 }
 
 #[test]
 fn a_running_pod_needs_nothing() {
     let pod = one("Always");
-    let view =
-        mk_view(vec![mk_sandbox(0, true)], vec![mk_container(&pod, "c", 0, State::Running)]);
+    let view = mk_view(
+        vec![mk_sandbox(0, true)],
+        vec![mk_container(&pod, "c", 0, State::Running)],
+    );
     let plan = check(&pod, &view, &[]);
     assert_eq!(plan.wake_at, None);
 }
@@ -105,9 +129,17 @@ fn a_running_pod_needs_nothing() {
 fn a_dead_sandbox_is_cleared_and_replaced() {
     let pod = one("Always");
     let running = mk_container(&pod, "c", 0, State::Running);
-    check(&pod, &mk_view(vec![mk_sandbox(0, false)], vec![running]), &["stop sandbox-0"]);
+    check(
+        &pod,
+        &mk_view(vec![mk_sandbox(0, false)], vec![running]),
+        &["stop sandbox-0"],
+    );
     let exited = mk_exited(&pod, "c", 0, 137);
-    check(&pod, &mk_view(vec![mk_sandbox(0, false)], vec![exited.clone()]), &["sandbox 1 true"]);
+    check(
+        &pod,
+        &mk_view(vec![mk_sandbox(0, false)], vec![exited.clone()]),
+        &["sandbox 1 true"],
+    );
     let both = vec![mk_sandbox(0, false), mk_sandbox(1, true)];
     check(&pod, &mk_view(both, vec![exited]), &["start c 1"]);
 }
@@ -117,7 +149,11 @@ fn a_sandbox_without_an_address_is_replaced_unless_it_has_the_hosts_network() {
     let pod = one("Always");
     let mut sandbox = mk_sandbox(0, true);
     sandbox.ips.clear();
-    check(&pod, &mk_view(vec![sandbox.clone()], vec![]), &["stop sandbox-0"]);
+    check(
+        &pod,
+        &mk_view(vec![sandbox.clone()], vec![]),
+        &["stop sandbox-0"],
+    );
     sandbox.host_network = true;
     check(&pod, &mk_view(vec![sandbox], vec![]), &["start c 0"]);
 }
@@ -135,7 +171,11 @@ fn ended_containers_follow_the_restart_policy() {
     for (policy, exit_code, expected) in cases {
         let pod = one(policy);
         let exited = mk_exited(&pod, "c", 0, exit_code);
-        check(&pod, &mk_view(vec![mk_sandbox(0, true)], vec![exited.clone()]), expected);
+        check(
+            &pod,
+            &mk_view(vec![mk_sandbox(0, true)], vec![exited.clone()]),
+            expected,
+        );
     }
 }
 
@@ -143,7 +183,11 @@ fn ended_containers_follow_the_restart_policy() {
 fn a_finished_pod_stays_finished_without_its_sandbox() {
     let pod = one("Never");
     let exited = mk_exited(&pod, "c", 0, 1);
-    check(&pod, &mk_view(vec![mk_sandbox(0, false)], vec![exited]), &["finished"]);
+    check(
+        &pod,
+        &mk_view(vec![mk_sandbox(0, false)], vec![exited]),
+        &["finished"],
+    );
 }
 
 #[test]
@@ -151,7 +195,10 @@ fn a_crash_loop_waits_for_its_back_off() {
     let pod = one("Always");
     let view = mk_view(vec![mk_sandbox(0, true)], vec![mk_exited(&pod, "c", 3, 1)]);
     let mut memory = Memory::default();
-    memory.container("c").crash.fail(NOW - 20 * SECOND, NOW - 20 * SECOND);
+    memory
+        .container("c")
+        .crash
+        .fail(NOW - 20 * SECOND, NOW - 20 * SECOND);
     let plan = run(&pod, &view, &memory);
     assert_eq!(brief(&plan), Vec::<String>::new());
     assert_eq!(plan.wake_at, Some(NOW - SECOND + BASE));
@@ -183,7 +230,11 @@ fn init_containers_run_one_after_the_other() {
     let i1 = mk_exited(&pod, "i1", 0, 0);
     check(&pod, &mk_view(sandbox(), vec![i1.clone()]), &["start i2 0"]);
     let failed = mk_exited(&pod, "i2", 0, 1);
-    check(&pod, &mk_view(sandbox(), vec![i1.clone(), failed]), &["start i2 1"]);
+    check(
+        &pod,
+        &mk_view(sandbox(), vec![i1.clone(), failed]),
+        &["start i2 1"],
+    );
     let i2 = mk_exited(&pod, "i2", 1, 0);
     check(&pod, &mk_view(sandbox(), vec![i1, i2]), &["start c 0"]);
 }
@@ -220,7 +271,11 @@ fn a_sidecar_lets_the_next_start_and_is_restarted_even_in_pods_that_never_restar
     check(&pod, &mk_view(sandbox(), vec![s.clone()]), &["start c 0"]);
     let c = mk_container(&pod, "c", 0, State::Running);
     check(&pod, &mk_view(sandbox(), vec![s.clone(), c.clone()]), &[]);
-    check(&pod, &mk_view(sandbox(), vec![mk_exited(&pod, "s", 0, 0), c]), &["start s 1"]);
+    check(
+        &pod,
+        &mk_view(sandbox(), vec![mk_exited(&pod, "s", 0, 0), c]),
+        &["start s 1"],
+    );
     let ended = mk_exited(&pod, "c", 0, 0);
     check(&pod, &mk_view(sandbox(), vec![s, ended]), &["finished"]);
 }
@@ -235,8 +290,11 @@ fn a_sidecar_with_a_startup_probe_holds_the_rest_until_it_passes() {
     let view = mk_view(vec![mk_sandbox(0, true)], vec![s.clone()]);
     check(&pod, &view, &[]);
     let mut memory = Memory::default();
-    memory.container("s").probes =
-        ProbeState { container_id: s.id, started: true, ..ProbeState::default() };
+    memory.container("s").probes = ProbeState {
+        container_id: s.id,
+        started: true,
+        ..ProbeState::default()
+    };
     assert_eq!(brief(&run(&pod, &view, &memory)), ["start c 0"]);
 }
 
@@ -245,18 +303,38 @@ fn a_failed_liveness_probe_kills_its_own_instance_only() {
     let pod = one("Always");
     let running = mk_container(&pod, "c", 2, State::Running);
     let view = mk_view(vec![mk_sandbox(0, true)], vec![running]);
-    let failed = Some(FailedProbe { kind: "liveness", grace_seconds: Some(5) });
+    let failed = Some(FailedProbe {
+        kind: "liveness",
+        grace_seconds: Some(5),
+    });
     let mut memory = Memory::default();
-    memory.container("c").probes =
-        ProbeState { container_id: "c-1".to_owned(), failed: failed.clone(), ..Default::default() };
-    assert!(run(&pod, &view, &memory).actions.is_empty(), "an older instance's verdict is void");
-    memory.container("c").probes =
-        ProbeState { container_id: "c-2".to_owned(), failed, ..Default::default() };
+    memory.container("c").probes = ProbeState {
+        container_id: "c-1".to_owned(),
+        failed: failed.clone(),
+        ..Default::default()
+    };
+    assert!(
+        run(&pod, &view, &memory).actions.is_empty(),
+        "an older instance's verdict is void"
+    );
+    memory.container("c").probes = ProbeState {
+        container_id: "c-2".to_owned(),
+        failed,
+        ..Default::default()
+    };
     let plan = run(&pod, &view, &memory);
-    let Action::Kill { message, grace_seconds, .. } = &plan.actions[0] else {
+    let Action::Kill {
+        message,
+        grace_seconds,
+        ..
+    } = &plan.actions[0]
+    else {
         panic!("expected a kill, got {plan:?}");
     };
-    assert_eq!(message, "Container c failed liveness probe, will be restarted");
+    assert_eq!(
+        message,
+        "Container c failed liveness probe, will be restarted"
+    );
     assert_eq!(*grace_seconds, Some(5));
 }
 
@@ -264,8 +342,13 @@ fn a_failed_liveness_probe_kills_its_own_instance_only() {
 fn a_changed_image_replaces_the_container() {
     let old = one("Always");
     let running = mk_container(&old, "c", 0, State::Running);
-    let new = mk_pod(json!({"restartPolicy": "Always", "containers": [{"name": "c", "image": "b"}]}));
-    check(&new, &mk_view(vec![mk_sandbox(0, true)], vec![running]), &["kill c-0"]);
+    let new =
+        mk_pod(json!({"restartPolicy": "Always", "containers": [{"name": "c", "image": "b"}]}));
+    check(
+        &new,
+        &mk_view(vec![mk_sandbox(0, true)], vec![running]),
+        &["kill c-0"],
+    );
 }
 
 #[test]

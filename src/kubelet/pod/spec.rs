@@ -53,7 +53,9 @@ impl Slot<'_> {
 
 /// The pod's spec; an object without one is treated as an empty spec.
 pub fn spec(pod: &Pod) -> Cow<'_, PodSpec> {
-    pod.spec.as_ref().map_or_else(|| Cow::Owned(PodSpec::default()), Cow::Borrowed)
+    pod.spec
+        .as_ref()
+        .map_or_else(|| Cow::Owned(PodSpec::default()), Cow::Borrowed)
 }
 
 /// metadata.uid.
@@ -83,14 +85,20 @@ pub fn is_deleting(pod: &Pod) -> bool {
 
 /// Whether the API already has the pod's end.
 pub fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Seconds between asking containers to stop and killing them. A deletion's
 /// own grace period goes before the spec's.
 pub fn grace_seconds(pod: &Pod) -> i64 {
-    let spec_grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let spec_grace = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
     let deletion = pod.metadata.deletion_grace_period_seconds;
     let deletion = deletion.filter(|_| is_deleting(pod));
     deletion.or(spec_grace).unwrap_or(DEFAULT_GRACE_SECONDS)
@@ -98,22 +106,35 @@ pub fn grace_seconds(pod: &Pod) -> i64 {
 
 /// Every container in starting order: init, regular, ephemeral.
 pub fn slots(pod: &Pod) -> Vec<Slot<'_>> {
-    let Some(spec) = &pod.spec else { return Vec::new() };
+    let Some(spec) = &pod.spec else {
+        return Vec::new();
+    };
     let init = spec.init_containers.iter().flatten().map(|container| {
-        let kind = if is_sidecar(container) { Kind::Sidecar } else { Kind::Init };
+        let kind = if is_sidecar(container) {
+            Kind::Sidecar
+        } else {
+            Kind::Init
+        };
         (kind, container)
     });
-    let regular = spec.containers.iter().map(|container| (Kind::Regular, container));
+    let regular = spec
+        .containers
+        .iter()
+        .map(|container| (Kind::Regular, container));
     let ordinary = init.chain(regular).map(|(kind, container)| Slot {
         kind,
         container: Cow::Borrowed(container),
         target: None,
     });
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| Slot {
-        kind: Kind::Ephemeral,
-        container: Cow::Owned(as_container(container)),
-        target: container.target_container_name.as_deref(),
-    });
+    let ephemeral = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|container| Slot {
+            kind: Kind::Ephemeral,
+            container: Cow::Owned(as_container(container)),
+            target: container.target_container_name.as_deref(),
+        });
     ordinary.chain(ephemeral).collect()
 }
 
@@ -153,7 +174,9 @@ fn as_container(ephemeral: &EphemeralContainer) -> Container {
 /// the container's own rules first (KEP-5307), then its policy, then the pod's.
 pub fn restarts_after(pod: &Pod, slot: &Slot<'_>, exit_code: i32) -> bool {
     for rule in slot.container.restart_policy_rules.iter().flatten() {
-        let Some(codes) = &rule.exit_codes else { continue };
+        let Some(codes) = &rule.exit_codes else {
+            continue;
+        };
         let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
         let matches = match codes.operator.as_str() {
             "In" => listed,
@@ -164,7 +187,11 @@ pub fn restarts_after(pod: &Pod, slot: &Slot<'_>, exit_code: i32) -> bool {
             return rule.action == "Restart";
         }
     }
-    let policy = slot.container.restart_policy.as_deref().or(restart_policy(pod));
+    let policy = slot
+        .container
+        .restart_policy
+        .as_deref()
+        .or(restart_policy(pod));
     match (slot.kind, policy.unwrap_or("Always")) {
         (Kind::Ephemeral, _) | (_, "Never") => false,
         (Kind::Init, _) | (_, "OnFailure") => exit_code != 0,
@@ -174,7 +201,9 @@ pub fn restarts_after(pod: &Pod, slot: &Slot<'_>, exit_code: i32) -> bool {
 
 /// The pod's restartPolicy.
 pub fn restart_policy(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref())
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.restart_policy.as_deref())
 }
 
 /// What of a container calls for a restart when it changes: name and image, as
@@ -184,12 +213,20 @@ pub fn hash(container: &Container) -> String {
     digest.update(&container.name);
     digest.update([0]);
     digest.update(container.image.as_deref().unwrap_or_default());
-    digest.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .finalize()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Whether the pod shares the node's network.
 pub fn host_network(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.host_network)
+        .unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -214,7 +251,10 @@ pub(crate) mod tests {
             "containers": [{"name": "c"}],
             "ephemeralContainers": [{"name": "e", "image": "busybox", "targetContainerName": "c"}],
         }));
-        let seen: Vec<_> = slots(&pod).iter().map(|slot| (slot.kind, slot.field_path())).collect();
+        let seen: Vec<_> = slots(&pod)
+            .iter()
+            .map(|slot| (slot.kind, slot.field_path()))
+            .collect();
         assert_eq!(
             seen,
             [
@@ -238,7 +278,11 @@ pub(crate) mod tests {
         for (policy, code, expected) in cases {
             let pod = mk_pod(json!({"restartPolicy": policy, "containers": [{"name": "c"}]}));
             let slot = slot(&pod, "c").expect("c exists");
-            assert_eq!(restarts_after(&pod, &slot, code), expected, "{policy} {code}");
+            assert_eq!(
+                restarts_after(&pod, &slot, code),
+                expected,
+                "{policy} {code}"
+            );
         }
     }
 
@@ -277,7 +321,11 @@ pub(crate) mod tests {
 
     #[test]
     fn the_hash_follows_the_image_and_nothing_else() {
-        let mut container = Container { name: "c".into(), image: Some("a".into()), ..Default::default() };
+        let mut container = Container {
+            name: "c".into(),
+            image: Some("a".into()),
+            ..Default::default()
+        };
         let before = hash(&container);
         container.args = Some(vec!["x".into()]);
         assert_eq!(hash(&container), before);

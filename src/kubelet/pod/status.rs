@@ -54,10 +54,20 @@ pub fn status(input: &Input<'_>) -> PodStatus {
     let ips = pod_ips(input);
     let mut status = PodStatus {
         host_ip: input.host_ips.first().cloned(),
-        host_ips: some(input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        host_ips: some(
+            input
+                .host_ips
+                .iter()
+                .map(|ip| HostIP { ip: ip.clone() })
+                .collect(),
+        ),
         pod_ip: ips.first().cloned(),
         pod_ips: some(ips.into_iter().map(|ip| PodIP { ip }).collect()),
-        start_time: input.previous.start_time.clone().or_else(|| Some(time(input.now))),
+        start_time: input
+            .previous
+            .start_time
+            .clone()
+            .or_else(|| Some(time(input.now))),
         qos_class: Some(crate::resources::qos_class(input.pod).to_owned()),
         observed_generation: input.pod.metadata.generation,
         phase: Some(phase.to_owned()),
@@ -69,7 +79,11 @@ pub fn status(input: &Input<'_>) -> PodStatus {
         // The kubelet does not own these: they are the scheduler's and the API's.
         nominated_node_name: input.previous.nominated_node_name.clone(),
         resource_claim_statuses: input.previous.resource_claim_statuses.clone(),
-        resources: input.pod.spec.as_ref().and_then(|spec| spec.resources.clone()),
+        resources: input
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.resources.clone()),
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status));
@@ -93,7 +107,13 @@ fn pod_ips(input: &Input<'_>) -> Vec<String> {
     }
     match input.view.ready_sandbox() {
         Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
-        _ => input.previous.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect(),
+        _ => input
+            .previous
+            .pod_ips
+            .iter()
+            .flatten()
+            .map(|ip| ip.ip.clone())
+            .collect(),
     }
 }
 
@@ -149,7 +169,10 @@ fn container_status(input: &Input<'_>, slot: &Slot<'_>) -> ContainerStatus {
 fn requests(
     container: &Container,
 ) -> Option<std::collections::BTreeMap<String, crate::k8s::Quantity>> {
-    container.resources.as_ref().and_then(|resources| resources.requests.clone())
+    container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.clone())
 }
 
 fn resources(container: &Container) -> ResourceRequirements {
@@ -159,8 +182,7 @@ fn resources(container: &Container) -> ResourceRequirements {
 fn is_started(slot: &Slot<'_>, probes: Option<&super::memory::ProbeState>) -> bool {
     match probes {
         Some(probes) => {
-            !probes.post_start_pending
-                && (slot.container.startup_probe.is_none() || probes.started)
+            !probes.post_start_pending && (slot.container.startup_probe.is_none() || probes.started)
         }
         None => slot.container.startup_probe.is_none(),
     }
@@ -174,7 +196,11 @@ fn unborn_status(input: &Input<'_>, slot: &Slot<'_>) -> ContainerStatus {
         &input.previous.container_statuses,
         &input.previous.ephemeral_container_statuses,
     ];
-    let before = lists.into_iter().flatten().flatten().find(|status| status.name == name);
+    let before = lists
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find(|status| status.name == name);
     let ran = before.filter(|before| before.container_id.is_some());
     let waiting = waiting_of(input, name).unwrap_or_else(|| Waiting {
         reason: default_waiting(input.pod).to_owned(),
@@ -188,11 +214,15 @@ fn unborn_status(input: &Input<'_>, slot: &Slot<'_>) -> ContainerStatus {
             .unwrap_or_else(|| lost_state(None)),
         _ => waiting_state(&waiting),
     };
-    let last_state = before.and_then(|before| before.last_state.clone()).unwrap_or_default();
+    let last_state = before
+        .and_then(|before| before.last_state.clone())
+        .unwrap_or_default();
     ContainerStatus {
         name: name.to_owned(),
         image: slot.container.image.clone().unwrap_or_default(),
-        container_id: ran.filter(|_| input.over).and_then(|before| before.container_id.clone()),
+        container_id: ran
+            .filter(|_| input.over)
+            .and_then(|before| before.container_id.clone()),
         restart_count: before.map_or(0, |before| before.restart_count),
         state: Some(state),
         last_state: Some(last_state),
@@ -206,7 +236,11 @@ fn unborn_status(input: &Input<'_>, slot: &Slot<'_>) -> ContainerStatus {
 fn default_waiting(pod: &Pod) -> &'static str {
     let spec = pod.spec.as_ref();
     let has_init = spec.is_some_and(|spec| spec.init_containers.iter().flatten().next().is_some());
-    if has_init { "PodInitializing" } else { "ContainerCreating" }
+    if has_init {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    }
 }
 
 fn waiting_of(input: &Input<'_>, name: &str) -> Option<Waiting> {
@@ -230,7 +264,9 @@ fn waiting_state(waiting: &Waiting) -> ContainerState {
 fn state_of(input: &Input<'_>, container: &ContainerView) -> ContainerState {
     match container.state {
         State::Running => ContainerState {
-            running: Some(ContainerStateRunning { started_at: Some(time(container.started_at)) }),
+            running: Some(ContainerStateRunning {
+                started_at: Some(time(container.started_at)),
+            }),
             ..ContainerState::default()
         },
         State::Exited => terminated(input, container),
@@ -320,7 +356,11 @@ fn phase(
     for status in init.iter().filter(|_| !begun) {
         let slot = slots.iter().find(|slot| slot.name() == status.name);
         let sidecar = slot.is_some_and(|slot| slot.kind == Kind::Sidecar);
-        let done = if sidecar { status.started == Some(true) } else { status.ready };
+        let done = if sidecar {
+            status.started == Some(true)
+        } else {
+            status.ready
+        };
         let failed = !sidecar
             && slot.is_some_and(|slot| {
                 let exit = exit_code(status.state.as_ref());
@@ -350,24 +390,33 @@ fn phase(
     let restarting = regular.iter().any(|status| {
         let code = exit_code(status.state.as_ref());
         let slot = slots.iter().find(|slot| slot.name() == status.name);
-        slot.zip(code).is_some_and(|(slot, code)| spec::restarts_after(input.pod, slot, code))
+        slot.zip(code)
+            .is_some_and(|(slot, code)| spec::restarts_after(input.pod, slot, code))
     });
-    let ended = if count.stopped == count.succeeded { "Succeeded" } else { "Failed" };
+    let ended = if count.stopped == count.succeeded {
+        "Succeeded"
+    } else {
+        "Failed"
+    };
     match count {
         Count { waiting: 1.., .. } => "Pending",
         Count { running: 1.., .. } => "Running",
         Count { stopped: 1.., .. } if input.over => ended,
         Count { stopped: 1.., .. } if restarting || policy == "Always" => "Running",
-        Count { stopped: 1.., succeeded, .. } if policy == "OnFailure" && count.stopped != succeeded => {
-            "Running"
-        }
+        Count {
+            stopped: 1..,
+            succeeded,
+            ..
+        } if policy == "OnFailure" && count.stopped != succeeded => "Running",
         Count { stopped: 1.., .. } => ended,
         _ => "Pending",
     }
 }
 
 fn exit_code(state: Option<&ContainerState>) -> Option<i32> {
-    state.and_then(|state| state.terminated.as_ref()).map(|terminated| terminated.exit_code)
+    state
+        .and_then(|state| state.terminated.as_ref())
+        .map(|terminated| terminated.exit_code)
 }
 
 #[cfg(test)]

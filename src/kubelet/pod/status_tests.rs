@@ -16,7 +16,10 @@ fn mk_view(containers: Vec<ContainerView>) -> PodView {
         ips: vec!["10.244.1.6".to_owned()],
         ..SandboxView::default()
     };
-    let mut view = PodView { sandboxes: vec![sandbox], containers };
+    let mut view = PodView {
+        sandboxes: vec![sandbox],
+        containers,
+    };
     view.sort();
     view
 }
@@ -47,8 +50,17 @@ struct Case {
 
 impl Case {
     fn new(policy: &str, view: PodView) -> Self {
-        let pod = mk_pod(json!({"restartPolicy": policy, "containers": [{"name": "c", "image": "nginx"}]}));
-        Self { pod, view, memory: Memory::default(), waiting: vec![], previous: PodStatus::default(), over: false }
+        let pod = mk_pod(
+            json!({"restartPolicy": policy, "containers": [{"name": "c", "image": "nginx"}]}),
+        );
+        Self {
+            pod,
+            view,
+            memory: Memory::default(),
+            waiting: vec![],
+            previous: PodStatus::default(),
+            over: false,
+        }
     }
 
     fn status(&self) -> Value {
@@ -69,7 +81,10 @@ impl Case {
 
 fn condition(status: &Value, kind: &str) -> String {
     let conditions = status["conditions"].as_array().expect("conditions");
-    let found = conditions.iter().find(|condition| condition["type"] == kind).expect(kind);
+    let found = conditions
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .expect(kind);
     let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
     [text("status"), text("reason"), text("message")].join("|")
 }
@@ -78,7 +93,10 @@ fn condition(status: &Value, kind: &str) -> String {
 fn a_pod_being_created_says_so() {
     let status = Case::new("Always", PodView::default()).status();
     assert_eq!(status["phase"], "Pending");
-    assert_eq!(status["containerStatuses"][0]["state"]["waiting"], json!({"reason": "ContainerCreating"}));
+    assert_eq!(
+        status["containerStatuses"][0]["state"]["waiting"],
+        json!({"reason": "ContainerCreating"})
+    );
     assert_eq!(condition(&status, "PodReadyToStartContainers"), "False||");
     assert_eq!(condition(&status, "Initialized"), "True||");
     assert_eq!(
@@ -95,14 +113,23 @@ fn a_pod_being_created_says_so() {
         .collect();
     assert_eq!(
         types,
-        ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
+        [
+            "PodReadyToStartContainers",
+            "Initialized",
+            "Ready",
+            "ContainersReady",
+            "PodScheduled"
+        ]
     );
 }
 
 #[test]
 fn a_running_pod_is_ready_and_has_its_address() {
-    let status =
-        Case::new("Always", mk_view(vec![mk_container("c", 0, State::Running, 0)])).status();
+    let status = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 0, State::Running, 0)]),
+    )
+    .status();
     assert_eq!(status["phase"], "Running");
     assert_eq!(status["podIP"], "10.244.1.6");
     assert_eq!(status["podIPs"], json!([{"ip": "10.244.1.6"}]));
@@ -112,7 +139,10 @@ fn a_running_pod_is_ready_and_has_its_address() {
     let container = &status["containerStatuses"][0];
     assert_eq!(container["containerID"], "containerd://c0");
     assert_eq!(container["lastState"], json!({}));
-    assert_eq!((&container["ready"], &container["started"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&container["ready"], &container["started"]),
+        (&json!(true), &json!(true))
+    );
     assert_eq!(container["resources"], json!({}));
 }
 
@@ -128,15 +158,26 @@ fn phases_follow_policy_and_exit_codes() {
     ];
     for (policy, state, code, expected) in cases {
         let case = Case::new(policy, mk_view(vec![mk_container("c", 0, state, code)]));
-        assert_eq!(case.status()["phase"], expected, "{policy} {state:?} {code}");
+        assert_eq!(
+            case.status()["phase"],
+            expected,
+            "{policy} {state:?} {code}"
+        );
     }
 }
 
 #[test]
 fn a_completed_pod_keeps_its_address_and_is_not_ready() {
-    let mut case =
-        Case::new("Never", PodView { containers: vec![mk_container("c", 0, State::Exited, 0)], ..PodView::default() });
-    case.previous.pod_ips = Some(vec![PodIP { ip: "10.244.1.9".to_owned() }]);
+    let mut case = Case::new(
+        "Never",
+        PodView {
+            containers: vec![mk_container("c", 0, State::Exited, 0)],
+            ..PodView::default()
+        },
+    );
+    case.previous.pod_ips = Some(vec![PodIP {
+        ip: "10.244.1.9".to_owned(),
+    }]);
     let status = case.status();
     assert_eq!(status["podIP"], "10.244.1.9");
     assert_eq!(condition(&status, "Ready"), "False|PodCompleted|");
@@ -146,9 +187,18 @@ fn a_completed_pod_keeps_its_address_and_is_not_ready() {
 
 #[test]
 fn a_crash_loop_waits_and_shows_how_it_ended() {
-    let mut case = Case::new("Always", mk_view(vec![mk_container("c", 2, State::Exited, 3)]));
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 2, State::Exited, 3)]),
+    );
     let reason = "CrashLoopBackOff".to_owned();
-    case.waiting = vec![("c".to_owned(), Waiting { reason, message: "back-off".to_owned() })];
+    case.waiting = vec![(
+        "c".to_owned(),
+        Waiting {
+            reason,
+            message: "back-off".to_owned(),
+        },
+    )];
     let status = case.status();
     let container = &status["containerStatuses"][0];
     assert_eq!(status["phase"], "Running");
@@ -167,7 +217,10 @@ fn a_deleted_pod_that_never_started_has_failed() {
 #[test]
 fn a_deleted_pod_ends_as_its_containers_did() {
     for (code, expected) in [(0, "Succeeded"), (137, "Failed")] {
-        let mut case = Case::new("Always", mk_view(vec![mk_container("c", 0, State::Exited, code)]));
+        let mut case = Case::new(
+            "Always",
+            mk_view(vec![mk_container("c", 0, State::Exited, code)]),
+        );
         case.over = true;
         assert_eq!(case.status()["phase"], expected);
     }
@@ -175,14 +228,20 @@ fn a_deleted_pod_ends_as_its_containers_did() {
 
 #[test]
 fn a_terminal_phase_is_not_taken_back() {
-    let mut case = Case::new("Always", mk_view(vec![mk_container("c", 0, State::Running, 0)]));
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 0, State::Running, 0)]),
+    );
     case.previous.phase = Some("Failed".to_owned());
     assert_eq!(case.status()["phase"], "Failed");
 }
 
 #[test]
 fn a_transition_time_stays_while_the_status_does() {
-    let mut case = Case::new("Always", mk_view(vec![mk_container("c", 0, State::Running, 0)]));
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 0, State::Running, 0)]),
+    );
     case.previous = serde_json::from_value(json!({"conditions": [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
         {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"},
@@ -201,7 +260,10 @@ fn a_transition_time_stays_while_the_status_does() {
 
 #[test]
 fn readiness_gates_hold_the_pod_back() {
-    let mut case = Case::new("Always", mk_view(vec![mk_container("c", 0, State::Running, 0)]));
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 0, State::Running, 0)]),
+    );
     case.pod = mk_pod(json!({
         "containers": [{"name": "c"}], "readinessGates": [{"conditionType": "example.com/gate"}],
     }));
@@ -215,13 +277,19 @@ fn readiness_gates_hold_the_pod_back() {
 
 #[test]
 fn init_containers_hold_the_phase_and_are_named() {
-    let mut case = Case::new("Always", mk_view(vec![mk_container("i", 0, State::Running, 0)]));
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("i", 0, State::Running, 0)]),
+    );
     case.pod = mk_pod(json!({
         "initContainers": [{"name": "i"}], "containers": [{"name": "c"}],
     }));
     let status = case.status();
     assert_eq!(status["phase"], "Pending");
-    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
+    assert_eq!(
+        status["containerStatuses"][0]["state"]["waiting"]["reason"],
+        "PodInitializing"
+    );
     assert_eq!(
         condition(&status, "Initialized"),
         "False|ContainersNotInitialized|containers with incomplete status: [i]"
@@ -237,5 +305,8 @@ fn a_verdict_fails_the_pod_with_its_reason() {
         disruption: None,
     });
     let status = case.status();
-    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("OutOfcpu")));
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Failed"), &json!("OutOfcpu"))
+    );
 }

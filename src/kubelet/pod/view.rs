@@ -122,7 +122,9 @@ impl PodView {
 
     /// The newest instance of a container.
     pub fn latest(&self, name: &str) -> Option<&ContainerView> {
-        self.containers.iter().find(|container| container.name == name)
+        self.containers
+            .iter()
+            .find(|container| container.name == name)
     }
 
     /// The newest instance of a container in one sandbox.
@@ -145,7 +147,9 @@ impl PodView {
 
     /// Those that may have a process.
     pub fn alive(&self) -> impl Iterator<Item = &ContainerView> {
-        self.containers.iter().filter(|container| container.is_alive())
+        self.containers
+            .iter()
+            .filter(|container| container.is_alive())
     }
 
     /// Whether nothing of the pod is left running.
@@ -161,7 +165,9 @@ impl PodView {
     /// Puts the newest first; callers that collect a view end with this.
     pub fn sort(&mut self) {
         self.sandboxes.sort_by(|a, b| {
-            (b.created_at, b.attempt).cmp(&(a.created_at, a.attempt)).then_with(|| a.id.cmp(&b.id))
+            (b.created_at, b.attempt)
+                .cmp(&(a.created_at, a.attempt))
+                .then_with(|| a.id.cmp(&b.id))
         });
         self.containers.sort_by(|a, b| {
             let order = (b.created_at, b.restart_count).cmp(&(a.created_at, a.restart_count));
@@ -174,13 +180,20 @@ impl From<v1::PodSandboxStatus> for SandboxView {
     fn from(status: v1::PodSandboxStatus) -> Self {
         let network = status.network.unwrap_or_default();
         let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
-        let options = status.linux.and_then(|linux| linux.namespaces).and_then(|ns| ns.options);
+        let options = status
+            .linux
+            .and_then(|linux| linux.namespaces)
+            .and_then(|ns| ns.options);
         Self {
             ready: status.state == v1::PodSandboxState::SandboxReady as i32,
             id: status.id,
             attempt: status.metadata.map_or(0, |metadata| metadata.attempt),
             created_at: status.created_at,
-            ips: [network.ip].into_iter().chain(additional).filter(|ip| !ip.is_empty()).collect(),
+            ips: [network.ip]
+                .into_iter()
+                .chain(additional)
+                .filter(|ip| !ip.is_empty())
+                .collect(),
             host_network: options
                 .is_some_and(|options| options.network == v1::NamespaceMode::Node as i32),
         }
@@ -207,21 +220,34 @@ impl ContainerView {
         let restart_count = annotations.get(labels::RESTART_COUNT);
         let termination_path = annotations.get(labels::TERMINATION_MESSAGE_PATH);
         let termination_log = termination_path.and_then(|path| {
-            let mount = status.mounts.iter().find(|mount| mount.container_path == *path)?;
+            let mount = status
+                .mounts
+                .iter()
+                .find(|mount| mount.container_path == *path)?;
             Some(mount.host_path.clone())
         });
-        let image_id =
-            if status.image_id.is_empty() { &status.image_ref } else { &status.image_id };
+        let image_id = if status.image_id.is_empty() {
+            &status.image_ref
+        } else {
+            &status.image_id
+        };
         Self {
             restart_count: restart_count
                 .and_then(|count| count.parse().ok())
                 .unwrap_or(metadata.attempt),
-            hash: annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            hash: annotations
+                .get(labels::CONTAINER_HASH)
+                .cloned()
+                .unwrap_or_default(),
             name: metadata.name,
             sandbox_id: sandbox_id.to_owned(),
             state: State::from(status.state),
             image: status.image.unwrap_or_default().image,
-            image_id: if status.image_ref.is_empty() { image_id.clone() } else { status.image_ref },
+            image_id: if status.image_ref.is_empty() {
+                image_id.clone()
+            } else {
+                status.image_ref
+            },
             id: status.id,
             created_at: status.created_at,
             started_at: status.started_at,
@@ -240,7 +266,9 @@ impl ContainerView {
 
 /// Only the kubelet's annotations are kept: images and runtimes add large ones.
 fn annotations(all: HashMap<String, String>) -> BTreeMap<String, String> {
-    all.into_iter().filter(|(key, _)| key.starts_with("io.kubernetes.")).collect()
+    all.into_iter()
+        .filter(|(key, _)| key.starts_with("io.kubernetes."))
+        .collect()
 }
 
 #[cfg(test)]
@@ -279,7 +307,10 @@ mod tests {
     #[test]
     fn the_restart_count_comes_from_the_annotation() {
         let status = v1::ContainerStatus {
-            metadata: Some(v1::ContainerMetadata { name: "c".to_owned(), attempt: 1 }),
+            metadata: Some(v1::ContainerMetadata {
+                name: "c".to_owned(),
+                attempt: 1,
+            }),
             annotations: HashMap::from([
                 (labels::RESTART_COUNT.to_owned(), "7".to_owned()),
                 ("org.example/big".to_owned(), "x".repeat(100)),
@@ -288,7 +319,10 @@ mod tests {
             ..Default::default()
         };
         let container = ContainerView::new(status, "s");
-        assert_eq!((container.restart_count, container.state), (7, State::Exited));
+        assert_eq!(
+            (container.restart_count, container.state),
+            (7, State::Exited)
+        );
         assert_eq!(container.annotations.len(), 1);
     }
 }
