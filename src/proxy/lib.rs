@@ -19,8 +19,10 @@ pub mod nft;
 pub mod plan;
 pub mod proxier;
 pub mod ruleset;
+mod run;
 
 #[cfg(test)]
 mod netns_test;
 
 pub use config::ProxyConfig;
+pub use run::{ProxyError, cleanup, run};

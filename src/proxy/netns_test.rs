@@ -52,13 +52,17 @@ impl Lab {
             ("out", "192.0.2.2/24", "192.0.2.1"),
         ] {
             let peer = lab.ns(ns);
-            ip(&format!("-n {node} link add name to-{ns} type veth peer name eth0 netns {peer}"));
+            ip(&format!(
+                "-n {node} link add name to-{ns} type veth peer name eth0 netns {peer}"
+            ));
             ip(&format!("-n {node} link set to-{ns} up"));
             if ns == "out" {
                 ip(&format!("-n {node} addr add 192.0.2.1/24 dev to-out"));
             } else {
                 ip(&format!("-n {node} link set to-{ns} master br0"));
-                ip(&format!("-n {node} link set to-{ns} type bridge_slave hairpin on"));
+                ip(&format!(
+                    "-n {node} link set to-{ns} type bridge_slave hairpin on"
+                ));
             }
             ip(&format!("-n {peer} addr add {address} dev eth0"));
             ip(&format!("-n {peer} link set eth0 up"));
@@ -176,7 +180,10 @@ impl Drop for Lab {
 
 #[track_caller]
 fn ip(command: &str) {
-    let output = Command::new("ip").args(command.split(' ')).output().unwrap();
+    let output = Command::new("ip")
+        .args(command.split(' '))
+        .output()
+        .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {command}: {error}");
 }
@@ -425,8 +432,8 @@ fn connections_live_through_updates_restarts_and_a_flushed_table() {
             .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(crate::nft::remove_tables()).unwrap();
-        runtime.block_on(crate::nft::remove_tables()).unwrap();
+        runtime.block_on(crate::cleanup()).unwrap();
+        runtime.block_on(crate::cleanup()).unwrap();
     });
     assert_eq!(lab.listing(), "");
 }
@@ -486,4 +493,59 @@ fn a_udp_client_that_keeps_its_port_follows_the_endpoints() {
     for socket in &sockets {
         assert!(ask(socket, addresses[0]).is_err());
     }
+}
+
+#[test]
+fn the_kernel_takes_every_kind_of_rule_in_both_families() {
+    let Some(lab) = Lab::make("kinds") else {
+        return;
+    };
+    let mut web = service(
+        "web",
+        json!({"type": "LoadBalancer", "clusterIPs": ["10.96.0.7", "fd00:96::7"], "externalTrafficPolicy": "Local",
+               "externalIPs": ["198.51.100.7", "2001:db8::7"], "sessionAffinity": "ClientIP",
+               "loadBalancerSourceRanges": ["192.0.2.0/24", "192.0.2.0/25", "2001:db8::/32"],
+               "ports": [{"port": 80, "nodePort": 30080}]}),
+    );
+    let ingress =
+        json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}, {"ip": "2001:db8::8"}]}});
+    web.status = serde_json::from_value(ingress).unwrap();
+    let mut sticky6 = slice(
+        "web",
+        "TCP",
+        json!([{"addresses": ["fd00:244::2"], "nodeName": "n1"}]),
+    );
+    sticky6.address_type = "IPv6".into();
+    let plain = service(
+        "plain",
+        json!({"clusterIPs": ["fd00:96::8"], "ports": [{"port": 80, "protocol": "SCTP"}]}),
+    );
+    let two = json!([{"addresses": ["fd00:244::2"]}, {"addresses": ["fd00:244::3"]}]);
+    let mut plain6 = slice("plain", "SCTP", two);
+    plain6.address_type = "IPv6".into();
+    let slices = [slice("web", "TCP", both()), sticky6, plain6];
+
+    let cidrs = ["10.244.0.0/16", "fd00:244::/64"]
+        .map(|c| c.parse().unwrap())
+        .to_vec();
+    let options = Options {
+        cluster_cidrs: cidrs.clone(),
+        masquerade_all: false,
+        nodeport_cidrs: cidrs,
+    };
+    let health = Health::default();
+    let ports = ServicePorts::new(health.clone(), Ipv4Addr::LOCALHOST.into());
+    let mut proxier = Proxier::new(options, health, ports);
+    lab.sync(&mut proxier, &[web, plain], &slices);
+    let listing = lab.listing();
+    for part in [
+        "table ip kube-proxy",
+        "table ip6 kube-proxy",
+        "firewall-default/web/tcp/",
+        "fd00:244::3 . 8080",
+    ] {
+        assert!(listing.contains(part), "{part}: {listing}");
+    }
+    lab.sync(&mut proxier, &[], &[]);
+    assert!(!lab.listing().contains("default/"), "{}", lab.listing());
 }
