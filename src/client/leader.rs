@@ -135,9 +135,10 @@ impl LeaderElector {
         let work = lead(leading.clone());
         tokio::pin!(work);
         let outcome = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Outcome::Shutdown,
             () = &mut work => Outcome::Finished,
             () = self.renew() => Outcome::Lost,
-            () = shutdown.cancelled() => Outcome::Shutdown,
         };
         if outcome != Outcome::Finished {
             leading.cancel();
@@ -365,6 +366,7 @@ fn may_take(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Server;
 
     #[test]
     fn a_lease_is_taken_only_when_free_own_or_unchanged_for_its_duration() {
@@ -387,5 +389,76 @@ mod tests {
                 "{holder} {unchanged}"
             );
         }
+    }
+
+    fn elector(server: &Server, identity: &str) -> LeaderElector {
+        let config = LeaderConfig {
+            identity: identity.into(),
+            ..LeaderConfig::new("kube-test", "host")
+        };
+        LeaderElector::new(server.client(), config)
+    }
+
+    fn holder(server: &Server) -> String {
+        let lease = server.get(&LEASES, "kube-system/kube-test");
+        lease.map_or(String::new(), |lease| {
+            lease["spec"]["holderIdentity"]
+                .as_str()
+                .unwrap_or("")
+                .into()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_candidate_takes_over_after_a_release_and_after_a_crash() {
+        let server = Server::default();
+        let shutdown = CancellationToken::new();
+        let mut first = elector(&server, "one");
+        let stop = async {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            shutdown.cancel();
+        };
+        let lead = |token: CancellationToken| async move { token.cancelled().await };
+        let (outcome, ()) = tokio::join!(first.run(&shutdown, lead), stop);
+        assert_eq!((outcome, holder(&server).as_str()), (Outcome::Shutdown, ""));
+
+        // The second one is dropped while leading, which releases nothing.
+        let mut second = elector(&server, "two");
+        let never = CancellationToken::new();
+        let start = Instant::now();
+        let led = tokio::time::timeout(Duration::from_secs(20), second.run(&never, lead)).await;
+        assert!(led.is_err());
+        assert_eq!(holder(&server), "two");
+        let crashed = Instant::now();
+        let mut third = elector(&server, "three");
+        third.run(&never, |_| async {}).await;
+        let waited = crashed.elapsed();
+        assert!(
+            waited >= Duration::from_secs(15) && waited < Duration::from_secs(20),
+            "{waited:?}"
+        );
+        assert!(crashed - start == Duration::from_secs(20));
+        let lease = server.get(&LEASES, "kube-system/kube-test").unwrap();
+        assert_eq!(lease["spec"]["leaseTransitions"], 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_cannot_renew_stops_before_another_may_take_over() {
+        let server = Server::default();
+        let mut first = elector(&server, "one");
+        let never = CancellationToken::new();
+        let cut = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            server.set_down(true);
+        };
+        let start = Instant::now();
+        let lead = |token: CancellationToken| async move { token.cancelled().await };
+        let (outcome, ()) = tokio::join!(first.run(&never, lead), cut);
+        assert_eq!(outcome, Outcome::Lost);
+        assert!(
+            start.elapsed() < Duration::from_secs(5 + 15),
+            "{:?}",
+            start.elapsed()
+        );
     }
 }

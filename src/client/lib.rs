@@ -12,6 +12,8 @@ mod call;
 pub mod config;
 pub mod error;
 pub mod events;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 pub mod http;
 pub mod informer;
 pub mod leader;

@@ -4,6 +4,8 @@
 //! A broken connection fails what was on it; the next request makes a new one, and of many that wait for it only one
 //! dials. A request that certainly was not sent is sent again. Pings find a peer that is gone without a word.
 
+#[cfg(test)]
+mod tests;
 mod tls;
 mod token;
 

@@ -198,3 +198,6 @@ impl<T: Any + Send + Sync> Informer<T> {
             .send_if_modified(|synced| !std::mem::replace(synced, true));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,8 +144,12 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
         while let Some(event) = stream.next().await {
             match event? {
                 WatchEvent::Added(raw) | WatchEvent::Modified(raw) => {
-                    let entry = decode(&raw)?;
-                    state.insert(entry.key.clone(), entry);
+                    let identity = identify(&raw)?;
+                    let key = identity.key();
+                    match decode(&raw, &identity) {
+                        Some(entry) => state.insert(key, entry),
+                        None => state.remove(&key),
+                    };
                 }
                 WatchEvent::Deleted(raw) => {
                     state.remove(&*identify(&raw)?.key());
@@ -177,8 +181,11 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
             .client
             .list_all::<Raw>(self.resource, &self.namespace, &options)
             .await?;
-        let entries: Result<Vec<_>> = list.items.iter().map(|raw| decode(raw)).collect();
-        self.replace(entries?, list.metadata.resource_version);
+        let mut entries = Vec::with_capacity(list.items.len());
+        for raw in &list.items {
+            entries.extend(decode(raw, &identify(raw)?));
+        }
+        self.replace(entries, list.metadata.resource_version);
         Ok(())
     }
 
@@ -203,16 +210,19 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
     fn event(&mut self, event: WatchEvent<Raw>) -> Result<()> {
         let version = match event {
             WatchEvent::Added(raw) | WatchEvent::Modified(raw) => {
-                let entry = decode(&raw)?;
-                let version = entry.resource_version.to_string();
-                self.change(&version, |cache| cache.put(entry));
+                let identity = identify(&raw)?;
+                let version = identity.metadata.resource_version.to_string();
+                match decode(&raw, &identity) {
+                    Some(entry) => self.change(&version, |cache| cache.put(entry)),
+                    None => self.change(&version, |cache| cache.remove(&identity.key(), None)),
+                }
                 version
             }
             WatchEvent::Deleted(raw) => {
                 let identity = identify(&raw)?;
-                let last = decode(&raw)?.object;
+                let last = decode(&raw, &identity).map(|entry| entry.object);
                 let version = identity.metadata.resource_version.to_string();
-                self.change(&version, |cache| cache.remove(&identity.key(), Some(last)));
+                self.change(&version, |cache| cache.remove(&identity.key(), last));
                 version
             }
             WatchEvent::Bookmark {
@@ -273,12 +283,18 @@ fn identify(raw: &RawValue) -> Result<Identity<'_>> {
     serde_json::from_str(raw.get()).map_err(ClientError::Decode)
 }
 
-fn decode<T: DeserializeOwned>(raw: &RawValue) -> Result<Entry<T>> {
-    let identity = identify(raw)?;
-    let object = serde_json::from_str(raw.get()).map_err(ClientError::Decode)?;
-    Ok(Entry {
-        key: identity.key(),
-        resource_version: identity.metadata.resource_version.into(),
-        object: Arc::new(object),
-    })
+/// The object as `T`. One that does not fit is logged and counts as absent, so that it cannot stall all the others.
+fn decode<T: DeserializeOwned>(raw: &RawValue, identity: &Identity<'_>) -> Option<Entry<T>> {
+    match serde_json::from_str(raw.get()) {
+        Ok(object) => Some(Entry {
+            key: identity.key(),
+            resource_version: identity.metadata.resource_version.as_ref().into(),
+            object: Arc::new(object),
+        }),
+        Err(error) => {
+            let key = identity.key();
+            tracing::error!(%key, %error, "an object cannot be decoded and is left out");
+            None
+        }
+    }
 }
