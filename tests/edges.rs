@@ -51,7 +51,8 @@ fn crates() -> BTreeSet<String> {
 
 /// The workspace's crates that a manifest names under any of its dependency tables.
 fn dependencies(name: &str, all: &BTreeSet<String>) -> BTreeSet<String> {
-    let manifest = std::fs::read_to_string(root().join("src").join(name).join("Cargo.toml")).expect("a manifest");
+    let manifest = std::fs::read_to_string(root().join("src").join(name).join("Cargo.toml"))
+        .expect("a manifest");
     let mut inside = false;
     let mut found = BTreeSet::new();
     for line in manifest.lines() {
@@ -68,7 +69,10 @@ fn dependencies(name: &str, all: &BTreeSet<String>) -> BTreeSet<String> {
 }
 
 fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("a readable folder").filter_map(Result::ok) {
+    for entry in std::fs::read_dir(folder)
+        .expect("a readable folder")
+        .filter_map(Result::ok)
+    {
         let path = entry.path();
         let name = entry.file_name();
         if path.is_dir() && name != "generated" && name != "target" {
@@ -83,10 +87,16 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 fn every_crate_imports_only_what_the_table_allows() {
     let all = crates();
     let named: BTreeSet<String> = EDGES.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(all, named, "the table names every crate of src and no other");
+    assert_eq!(
+        all, named,
+        "the table names every crate of src and no other"
+    );
     for (name, allowed) in EDGES {
         let allowed: BTreeSet<String> = allowed.iter().map(|name| (*name).to_owned()).collect();
-        let extra: Vec<String> = dependencies(name, &all).difference(&allowed).cloned().collect();
+        let extra: Vec<String> = dependencies(name, &all)
+            .difference(&allowed)
+            .cloned()
+            .collect();
         assert!(extra.is_empty(), "{name} may not use {extra:?}");
     }
 }
@@ -99,8 +109,16 @@ fn every_file_says_first_what_it_owns_and_is_short_enough_to_read() {
     }
     for file in files {
         let text = std::fs::read_to_string(&file).expect("readable");
-        assert!(text.starts_with("//!"), "{} does not open with //!", file.display());
+        assert!(
+            text.starts_with("//!"),
+            "{} does not open with //!",
+            file.display()
+        );
         let lines = text.lines().count();
-        assert!(lines <= LONGEST_FILE, "{} has {lines} lines", file.display());
+        assert!(
+            lines <= LONGEST_FILE,
+            "{} has {lines} lines",
+            file.display()
+        );
     }
 }

@@ -1,1 +1,4 @@
-//! Tests over real sockets and real processes; what they share.
+//! What the tests over real sockets and the benchmark share: a server process and a bare HTTP/2 client.
+
+pub mod connection;
+pub mod process;
