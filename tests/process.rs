@@ -30,6 +30,12 @@ pub fn raise_file_limit() -> usize {
         .map_or(0, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
+/// A TCP port of the loopback address that nobody listened on a moment ago.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
 /// `SKIFF_BIN`, or the release build.
 pub fn binary() -> PathBuf {
     std::env::var_os("SKIFF_BIN").map_or_else(
@@ -107,7 +113,7 @@ impl Server {
 
     pub fn target(&self) -> anyhow::Result<Target> {
         Target::new(
-            &self.folder.path().join("data/pki"),
+            &self.data_dir().join("pki"),
             format!("127.0.0.1:{}", self.port),
         )
     }
@@ -119,6 +125,11 @@ impl Server {
             .connect()
             .await
             .expect("the server answers")
+    }
+
+    /// What `--data-dir` names.
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     pub fn usage(&self) -> anyhow::Result<Usage> {
