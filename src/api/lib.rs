@@ -12,6 +12,7 @@
 //! **Invariant:** nothing here is computed at start: the tables are constants of the binary.
 
 mod generated;
+pub mod openapi;
 pub mod resource;
 
 pub use generated::{resources as r, schema};
