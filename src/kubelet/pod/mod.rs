@@ -3,7 +3,6 @@
 pub mod back_off;
 pub mod conditions;
 pub mod memory;
-pub mod patch;
 pub mod plan;
 pub mod spec;
 pub mod status;

@@ -1,16 +1,30 @@
-//! What to send so that the API has a pod's new status: a strategic merge patch
-//! of just the fields that differ. Lists merged by key get their deletions and
-//! their order spelled out, all else is replaced. Pure.
+//! What to send so that the API has a new status of a pod or node: a strategic
+//! merge patch of just the fields that differ. Lists merged by key get their
+//! deletions and their order spelled out, all else is replaced. Pure.
 
 use serde_json::{Map, Value, json};
 
-/// Lists of PodStatus that are merged by a key, and the key.
-const MERGED_LISTS: [(&str, &str); 3] =
-    [("conditions", "type"), ("podIPs", "ip"), ("hostIPs", "ip")];
+/// Lists of PodStatus and NodeStatus that are merged by a key, and the key.
+const MERGED_LISTS: [(&str, &str); 4] = [
+    ("conditions", "type"),
+    ("podIPs", "ip"),
+    ("hostIPs", "ip"),
+    ("addresses", "type"),
+];
 
 /// The patch from `old` to `new` for the pod `uid`; `None` when they are equal.
 /// The uid makes a patch of another pod of the same name fail.
-pub fn status_patch(uid: &str, old: &Value, new: &Value) -> Option<Value> {
+pub fn pod_status(uid: &str, old: &Value, new: &Value) -> Option<Value> {
+    let changes = changes(old, new)?;
+    Some(json!({"metadata": {"uid": uid}, "status": changes}))
+}
+
+/// The patch from `old` to `new` for a node; `None` when they are equal.
+pub fn node_status(old: &Value, new: &Value) -> Option<Value> {
+    Some(json!({"status": changes(old, new)?}))
+}
+
+fn changes(old: &Value, new: &Value) -> Option<Map<String, Value>> {
     let empty = Map::new();
     let old = old.as_object().unwrap_or(&empty);
     let new = new.as_object().unwrap_or(&empty);
@@ -28,10 +42,7 @@ pub fn status_patch(uid: &str, old: &Value, new: &Value) -> Option<Value> {
     for key in old.keys().filter(|key| !new.contains_key(*key)) {
         changes.insert(key.clone(), Value::Null);
     }
-    if changes.is_empty() {
-        return None;
-    }
-    Some(json!({"metadata": {"uid": uid}, "status": changes}))
+    (!changes.is_empty()).then_some(changes)
 }
 
 fn merge_list(
@@ -86,7 +97,7 @@ mod tests {
 
     #[track_caller]
     fn check(old: Value, new: Value, expected: Value) {
-        let patch = status_patch("u", &old, &new).expect("they differ");
+        let patch = pod_status("u", &old, &new).expect("they differ");
         assert_eq!(patch["status"], expected);
         assert_eq!(patch["metadata"], json!({"uid": "u"}));
     }
@@ -94,7 +105,7 @@ mod tests {
     #[test]
     fn equal_statuses_send_nothing() {
         let status = json!({"phase": "Running"});
-        assert_eq!(status_patch("u", &status, &status.clone()), None);
+        assert_eq!(pod_status("u", &status, &status.clone()), None);
     }
 
     #[test]
