@@ -2,13 +2,15 @@
 //! resource definition becomes the same tables at run time, with `Ref::Shared` where the built-in ones have
 //! `Ref::Static`. Knows no kind and does no work itself: pruning, patching, encoding and explaining are driven by it.
 
+mod conform;
 mod walk;
 
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use walk::{complete, prune, unknown_fields};
+pub use conform::{complete, conform, prune};
+pub use walk::unknown_fields;
 
 /// A pointer to a table: to a static for built-in types, counted for types made at run time.
 #[derive(Debug)]

@@ -1,0 +1,504 @@
+//! Owns: reading YAML as sigs.k8s.io/yaml does (one document, YAML 1.1 words for booleans, repeated keys reported) and
+//! writing it in kubectl's layout. Aliases, nesting and events are bounded, so that an alias bomb is refused.
+
+use super::{DecodeError, Decoded, MAX_STRICT_ERRORS};
+use crate::field::quote;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use std::fmt;
+
+/// Deepest nesting of YAML; its reader takes up to 25 KiB of stack a level when not optimised.
+const MAX_YAML_DEPTH: usize = 64;
+/// Values that aliases may add in all, and how often one anchor may be used.
+const MAX_REPLAYED: usize = 100_000;
+const MAX_USES: usize = 1_000;
+/// Parser events in a document: 3 MiB of the shortest items.
+const MAX_EVENTS: usize = 2_000_000;
+
+/// Reads the one document of a YAML text; an empty one is null.
+///
+/// # Errors
+/// Malformed YAML and anything over the bounds, worded `error converting YAML to JSON: yaml: …`.
+pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
+    let error = |why: &str| DecodeError(format!("error converting YAML to JSON: yaml: {why}"));
+    let text = std::str::from_utf8(body).map_err(|_| error("invalid UTF-8"))?;
+    let trimmed = text.trim_start();
+    if trimmed.is_empty() {
+        return Ok(Decoded::default());
+    }
+    // JSON is YAML, and much the faster to read: kubectl's apply patches are JSON.
+    if trimmed.starts_with('{') {
+        if let Ok(decoded) = super::json::decode(trimmed.as_bytes()) {
+            return Ok(decoded);
+        }
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_YAML_DEPTH,
+            flow_nesting_limit: MAX_YAML_DEPTH,
+            max_events: MAX_EVENTS,
+            max_nodes: MAX_EVENTS,
+            max_documents: 2,
+        },
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_REPLAYED,
+            max_alias_expansions_per_anchor: MAX_USES,
+        },
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    let tree: Tree =
+        serde_saphyr::from_str_with_options(text, options).map_err(|e| error(&e.to_string()))?;
+    let strict = tree
+        .duplicates
+        .into_iter()
+        .map(|path| format!("duplicate field {}", quote(&path)))
+        .collect();
+    Ok(Decoded {
+        value: tree.value,
+        strict,
+    })
+}
+
+/// A value and the paths of repeated keys in it, relative to it.
+struct Tree {
+    value: Value,
+    duplicates: Vec<String>,
+}
+
+impl From<Value> for Tree {
+    fn from(value: Value) -> Self {
+        Self {
+            value,
+            duplicates: Vec::new(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Value::Bool(value).into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Value::Number(value.into()).into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Value::Number(value.into()).into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
+        let number = Number::from_f64(value)
+            .ok_or_else(|| E::custom("json: unsupported value: not a finite number"))?;
+        Ok(Value::Number(number).into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
+        Ok(Value::String(text.to_owned()).into())
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
+        Ok(Value::String(text).into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Value::Null.into())
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Value::Null.into())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Tree, A::Error> {
+        let (mut items, mut duplicates) = (Vec::new(), Vec::new());
+        while let Some(item) = sequence.next_element::<Tree>()? {
+            let index = items.len();
+            duplicates.extend(item.duplicates.into_iter().map(
+                |path| match path.starts_with('[') {
+                    true => format!("[{index}]{path}"),
+                    false => format!("[{index}].{path}"),
+                },
+            ));
+            items.push(item.value);
+        }
+        duplicates.truncate(MAX_STRICT_ERRORS);
+        Ok(Tree {
+            value: Value::Array(items),
+            duplicates,
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
+        let (mut map, mut duplicates) = (Map::new(), Vec::new());
+        while let Some(Key(key)) = entries.next_key::<Key>()? {
+            let value = entries.next_value::<Tree>()?;
+            duplicates.extend(value.duplicates.into_iter().map(
+                |path| match path.starts_with('[') {
+                    true => format!("{key}{path}"),
+                    false => format!("{key}.{path}"),
+                },
+            ));
+            if map.contains_key(&key) && !duplicates.contains(&key) {
+                duplicates.push(key.clone());
+            }
+            map.insert(key, value.value);
+        }
+        duplicates.truncate(MAX_STRICT_ERRORS);
+        Ok(Tree {
+            value: Value::Object(map),
+            duplicates,
+        })
+    }
+}
+
+/// A key: text, or a number or word written as text.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Tree::deserialize(deserializer)?.value {
+            Value::String(text) => Ok(Self(text)),
+            Value::Number(number) => Ok(Self(number.to_string())),
+            Value::Bool(value) => Ok(Self(value.to_string())),
+            Value::Null => Ok(Self("null".to_owned())),
+            _ => Err(D::Error::custom("unsupported map key")),
+        }
+    }
+}
+
+/// Writes YAML in kubectl's layout: keys sorted, two spaces a level, lists not indented below their key.
+pub fn encode(value: &Value) -> Vec<u8> {
+    let mut out = String::new();
+    match value {
+        Value::Object(map) if !map.is_empty() => write_map(&mut out, map, 0, false),
+        Value::Array(items) if !items.is_empty() => write_list(&mut out, items, 0, false),
+        scalar => {
+            write_scalar(&mut out, scalar, 0);
+            out.push('\n');
+        }
+    }
+    out.into_bytes()
+}
+
+fn indent(out: &mut String, depth: usize) {
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+/// Writes entries at a depth; `inline` puts the first on the current line, after `- `.
+fn write_map(out: &mut String, map: &Map<String, Value>, depth: usize, mut inline: bool) {
+    for (key, value) in map {
+        if !std::mem::take(&mut inline) {
+            indent(out, depth);
+        }
+        write_text(out, key, depth, true);
+        out.push(':');
+        match value {
+            Value::Object(inner) if !inner.is_empty() => {
+                out.push('\n');
+                write_map(out, inner, depth + 1, false);
+            }
+            Value::Array(items) if !items.is_empty() => {
+                out.push('\n');
+                write_list(out, items, depth, false);
+            }
+            scalar => {
+                out.push(' ');
+                write_scalar(out, scalar, depth + 1);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+fn write_list(out: &mut String, items: &[Value], depth: usize, mut inline: bool) {
+    for item in items {
+        if !std::mem::take(&mut inline) {
+            indent(out, depth);
+        }
+        out.push_str("- ");
+        match item {
+            Value::Object(map) if !map.is_empty() => write_map(out, map, depth + 1, true),
+            Value::Array(inner) if !inner.is_empty() => write_list(out, inner, depth + 1, true),
+            scalar => {
+                write_scalar(out, scalar, depth + 1);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+fn write_scalar(out: &mut String, value: &Value, depth: usize) {
+    match value {
+        Value::String(text) => write_text(out, text, depth, false),
+        Value::Null => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Number(number) => out.push_str(&number.to_string()),
+        Value::Object(_) => out.push_str("{}"),
+        Value::Array(_) => out.push_str("[]"),
+    }
+}
+
+fn write_text(out: &mut String, text: &str, depth: usize, key: bool) {
+    if text.chars().any(|c| !is_printable(c) && c != '\n') || (key && text.contains('\n')) {
+        write_double_quoted(out, text);
+    } else if text.contains('\n') {
+        write_literal(out, text, depth);
+    } else if is_plain(text) {
+        out.push_str(text);
+    } else if resolves_to_other(text) && !text.contains('"') && !text.contains('\\') {
+        // A text that would read back as a number, a boolean or null: go-yaml takes double quotes.
+        write_double_quoted(out, text);
+    } else {
+        out.push('\'');
+        out.push_str(&text.replace('\'', "''"));
+        out.push('\'');
+    }
+}
+
+fn is_printable(c: char) -> bool {
+    matches!(c, '\u{20}'..='\u{7e}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
+        || c == '\u{85}'
+}
+
+fn write_double_quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\0' => out.push_str("\\0"),
+            c if is_printable(c) => out.push(c),
+            c if (c as u32) <= 0xff => out.push_str(&format!("\\x{:02X}", c as u32)),
+            c if (c as u32) <= 0xffff => out.push_str(&format!("\\u{:04X}", c as u32)),
+            c => out.push_str(&format!("\\U{:08X}", c as u32)),
+        }
+    }
+    out.push('"');
+}
+
+fn write_literal(out: &mut String, text: &str, depth: usize) {
+    out.push('|');
+    if text.starts_with([' ', '\n']) {
+        out.push('2');
+    }
+    let body = text.strip_suffix('\n');
+    match body {
+        None => out.push('-'),
+        Some(body) if body.ends_with('\n') || body.is_empty() => out.push('+'),
+        Some(_) => {}
+    }
+    for line in body.unwrap_or(text).split('\n') {
+        out.push('\n');
+        if !line.is_empty() {
+            indent(out, depth);
+            out.push_str(line);
+        }
+    }
+}
+
+/// Whether a text reads back as itself when written bare.
+fn is_plain(text: &str) -> bool {
+    let Some(first) = text.chars().next() else {
+        return false;
+    };
+    let second_is_space = text.chars().nth(1).is_none_or(|c| c == ' ');
+    let bad_first = matches!(
+        first,
+        '#' | ','
+            | '['
+            | ']'
+            | '{'
+            | '}'
+            | '&'
+            | '*'
+            | '!'
+            | '|'
+            | '>'
+            | '\''
+            | '"'
+            | '%'
+            | '@'
+            | '`'
+    ) || (matches!(first, '-' | '?' | ':') && second_is_space)
+        || first == ' ';
+    !(bad_first
+        || text.ends_with([' ', ':'])
+        || text.contains(": ")
+        || text.contains(" #")
+        || text.starts_with("---")
+        || text.starts_with("...")
+        || resolves_to_other(text))
+}
+
+/// Whether a bare text would read back as null, a boolean, a number or a time (YAML 1.1).
+fn resolves_to_other(text: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "", "~", "null", "y", "n", "yes", "no", "on", "off", "true", "false", "<<", "=",
+    ];
+    let lower = text.to_ascii_lowercase();
+    if WORDS.contains(&lower.as_str()) {
+        return lower == text
+            || text.len() < 2
+            || text.to_ascii_uppercase() == text
+            || is_title(text);
+    }
+    let first = text.as_bytes()[0];
+    if !(first.is_ascii_digit() || matches!(first, b'.' | b'-' | b'+')) {
+        return false;
+    }
+    looks_like_number(&lower) || looks_like_time(text)
+}
+
+fn is_title(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text[1..].bytes().all(|b| b.is_ascii_lowercase())
+}
+
+fn looks_like_number(lower: &str) -> bool {
+    let plain = lower.replace('_', "");
+    let unsigned = plain.strip_prefix(['-', '+']).unwrap_or(&plain);
+    let radix = |prefix: &str, radix| {
+        unsigned
+            .strip_prefix(prefix)
+            .is_some_and(|digits| !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix)))
+    };
+    if matches!(unsigned, ".inf" | ".nan") || radix("0x", 16) || radix("0b", 2) || radix("0o", 8) {
+        return true;
+    }
+    let numeric = unsigned
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'-' | b'+'));
+    let sexagesimal = unsigned.contains(':')
+        && unsigned
+            .bytes()
+            .all(|b| b.is_ascii_digit() || matches!(b, b':' | b'.'));
+    (numeric && unsigned.bytes().any(|b| b.is_ascii_digit()) && unsigned.parse::<f64>().is_ok())
+        || sexagesimal
+}
+
+fn looks_like_time(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() >= 8
+        && bytes[..4].iter().all(u8::is_ascii_digit)
+        && bytes[4] == b'-'
+        && bytes[5..].iter().all(|b| {
+            b.is_ascii_digit() || matches!(b, b'-' | b':' | b'.' | b'T' | b't' | b'Z' | b' ' | b'+')
+        })
+        && bytes.iter().filter(|b| **b == b'-').count() >= 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn check(text: &str, value: Value) {
+        assert_eq!(decode(text.as_bytes()).expect("valid").value, value);
+    }
+
+    #[test]
+    fn yaml_is_read_as_sigs_yaml_reads_it() {
+        check(
+            "a: 1\nb: [x, 2.5, true, null, ~]\nc:\n- d: yes\n  e: 'yes'\n",
+            json!({"a": 1, "b": ["x", 2.5, true, null, null], "c": [{"d": true, "e": "yes"}]}),
+        );
+        check("mode: 0644\n", json!({"mode": 420}));
+        check("1: a\ntrue: b\n", json!({"1": "a", "true": "b"}));
+        check(
+            "t: 2020-01-01\nu: 2020-01-01T00:00:00Z\nv: 1.2.3\n",
+            json!({"t": "2020-01-01", "u": "2020-01-01T00:00:00Z", "v": "1.2.3"}),
+        );
+        check(
+            "a: &x {b: 1}\nc: *x\nd:\n  <<: *x\n  e: 2\n",
+            json!({"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}),
+        );
+        check("{\"a\": \"b\"}", json!({"a": "b"}));
+        check(
+            "a: |\n  x\n  y\nb: >-\n  x\n  y\n",
+            json!({"a": "x\ny\n", "b": "x y"}),
+        );
+        check("", json!(null));
+        check("a:\nb: \"\"\n", json!({"a": null, "b": ""}));
+    }
+
+    #[test]
+    fn repeated_keys_are_named_by_path() {
+        let decoded =
+            decode(b"spec:\n  x: 1\n  x: 2\n  l:\n  - k: 1\n    k: 2\n").expect("lenient");
+        assert_eq!(decoded.value, json!({"spec": {"x": 2, "l": [{"k": 2}]}}));
+        assert_eq!(
+            decoded.strict,
+            [
+                "duplicate field \"spec.x\"",
+                "duplicate field \"spec.l[0].k\""
+            ]
+        );
+    }
+
+    #[test]
+    fn bombs_and_deep_nesting_are_refused() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let uses = vec![format!("*a{}", level - 1); 10].join(", ");
+            bomb.push_str(&format!("a{level}: &a{level} [{uses}]\n"));
+        }
+        let error = decode(bomb.as_bytes()).expect_err("a bomb");
+        assert!(
+            error.0.starts_with("error converting YAML to JSON: yaml: "),
+            "{error}"
+        );
+        assert!(decode("[".repeat(100_000).as_bytes()).is_err());
+        assert!(decode("- ".repeat(100_000).as_bytes()).is_err());
+        assert!(decode(b"a: [\n").is_err());
+        assert!(decode(b"a: b: c\n").is_err());
+        assert!(decode(b"a: 1\n---\nb: 2\n").is_err());
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let value = json!({
+            "empty": {}, "list": [], "null": null, "n": 1, "f": 1.5, "t": true,
+            "texts": ["a", "", "yes", "012", "1e3", "0x1f", "null", "a: b", "a #b", "- a", "'q'", "\"", "x\ny", "x\ny\n", " lead", "trail ",
+                "\n", "x\n\n", "  a\nb", "é", "\u{1}", "tab\there", "2020-01-01", "12:30", "@x", "{}", "[]", "*a", "~", "=", "-", "?", ":", "a:", "Yes", "0o7", ".5", "1_000", "#", "%"],
+            "nested": [[1, [2]], {"a": [{"b": "c"}]}],
+        });
+        let text = encode(&value);
+        let decoded =
+            decode(&text).unwrap_or_else(|e| panic!("{e}\n{}", String::from_utf8_lossy(&text)));
+        assert_eq!(decoded.value, value, "{}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn the_layout_is_kubectls() {
+        let value = json!({"apiVersion": "v1", "items": [{"a": ["x"], "b": {"c": "1"}}], "z": {}});
+        assert_eq!(
+            String::from_utf8(encode(&value)).expect("text"),
+            "apiVersion: v1\nitems:\n- a:\n  - x\n  b:\n    c: \"1\"\nz: {}\n"
+        );
+    }
+}
