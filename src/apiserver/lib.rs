@@ -17,12 +17,18 @@ pub mod authz;
 pub mod backend;
 pub mod body;
 pub mod cache;
+pub mod discovery;
 pub mod front;
+pub mod metrics;
 pub mod options;
 pub mod query;
 pub mod request;
+pub mod routes;
+pub mod served;
+pub mod server;
 
 pub use backend::Backend;
 pub use body::Body;
 pub use options::Options;
+pub use server::{Parts, Server};
 pub use request::{RequestContext, RequestInfo, UserInfo, Verb};

@@ -1,5 +1,7 @@
 //! Query parameters as upstream reads them: the first value of a name counts, booleans are lenient.
 
+use std::time::Duration;
+
 /// A decoded query string. Names may repeat; order is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
@@ -76,6 +78,38 @@ impl Query {
     }
 }
 
+/// A Go duration (`1m30s`, `500ms`, `0`); negative and malformed ones are `None`.
+pub fn go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut seconds = 0.0_f64;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..end].parse().ok()?;
+        rest = &rest[end..];
+        let end = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
+        seconds += number
+            * match &rest[..end] {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        rest = &rest[end..];
+    }
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
 /// `None` for a broken escape or bytes that are not UTF-8.
 pub(crate) fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {
     let bytes = text.as_bytes();
@@ -129,6 +163,17 @@ mod tests {
         let query = Query::parse("a=0&b=False&c=&d=yes");
         let flags = ["a", "b", "c", "d", "e"].map(|name| query.flag(name));
         assert_eq!(flags, [false, false, true, true, false]);
+    }
+
+    #[test]
+    fn durations_are_written_as_in_go() {
+        let parse = |text| go_duration(text).map(|duration| duration.as_millis());
+        assert_eq!(parse("32s"), Some(32_000));
+        assert_eq!(parse("1h1m1.5s"), Some(3_661_500));
+        assert_eq!(parse("0"), Some(0));
+        for bad in ["", "10", "s", "-1s", "1d", "1.2.3s"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

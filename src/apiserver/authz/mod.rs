@@ -2,8 +2,13 @@
 //!
 //! Upstream's order: the first authorizer with an opinion decides; when none has one the answer is no.
 
-use std::borrow::Cow;
+mod privileged;
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::options::{AuthorizationMode, Options};
 use crate::request::{RequestInfo, UserInfo};
 
 /// One question: may `user` do `verb` on this?
@@ -91,6 +96,18 @@ pub struct Authorizers(Vec<Box<dyn Authorizer>>);
 
 impl Authorizers {
     pub fn new(chain: Vec<Box<dyn Authorizer>>) -> Self {
+        Self(chain)
+    }
+
+    /// The chain that `options` name.
+    pub fn configured(options: &Options, _backend: &Arc<dyn Backend>) -> Self {
+        let mut chain: Vec<Box<dyn Authorizer>> = vec![Box::new(privileged::Masters)];
+        for mode in &options.authorization_modes {
+            match mode {
+                AuthorizationMode::AlwaysAllow => chain.push(Box::new(privileged::Everyone)),
+                AuthorizationMode::Node | AuthorizationMode::Rbac => {}
+            }
+        }
         Self(chain)
     }
 

@@ -1,0 +1,80 @@
+//! Paths that are no resources: discovery, OpenAPI, health, version, metrics, OIDC, and the index of them all.
+//!
+//! A hand-written match: there are a dozen paths, and each request passes here or goes to the backend.
+
+pub mod health;
+mod index;
+mod oidc;
+mod version;
+
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use http::{Method, Request, Response, StatusCode};
+
+use crate::authn::token::Tokens;
+use crate::body::Body;
+use crate::discovery::Discovery;
+use crate::front::Front;
+use crate::front::negotiate::Accepted;
+use crate::front::respond;
+use crate::request::RequestInfo;
+use health::Health;
+
+/// What answers paths that are no resources.
+pub struct Routes {
+    pub discovery: Discovery,
+    pub health: Health,
+    pub tokens: Arc<Tokens>,
+    /// Where `jwks_uri` points.
+    pub jwks_uri: String,
+}
+
+impl Routes {
+    /// Answers a path that is no resource, or upstream's plain 404.
+    pub async fn document(
+        &self,
+        front: &Front,
+        info: &RequestInfo,
+        request: Request<Body>,
+        accepted: Accepted,
+    ) -> Result<Response<Body>, Status> {
+        let path = info.path.as_str();
+        if let Some(response) = self.health.answer(front, info).await {
+            return Ok(response);
+        }
+        let response = match path {
+            "/" => Some(index::answer(self.discovery.served(), &self.health)),
+            "/version" | "/version/" => Some(version::answer(accepted)),
+            "/metrics" => Some(front.metrics.answer(front)),
+            "/.well-known/openid-configuration" => oidc::configuration(&self.tokens, &self.jwks_uri),
+            "/openid/v1/jwks" | "/openid/v1/jwks/" => oidc::keys(&self.tokens),
+            _ if path.starts_with("/api") => {
+                self.discovery.answer(path, request.headers(), accepted)
+            }
+            _ => None,
+        };
+        let Some(response) = response else {
+            return Ok(respond::not_found());
+        };
+        // Upstream's mux takes any method for these two; the rest are go-restful routes for GET.
+        let any_method = matches!(path, "/" | "/metrics");
+        if !any_method && !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(Status::method_not_allowed());
+        }
+        Ok(response)
+    }
+
+    /// Whether a resource is served, so that metrics do not grow with what clients make up.
+    pub fn knows(&self, info: &RequestInfo) -> bool {
+        self.discovery
+            .served()
+            .find(&info.group, &info.version, &info.resource)
+            .is_some()
+    }
+}
+
+/// `ok` as health checks answer it.
+fn ok_text() -> Response<Body> {
+    respond::plain(StatusCode::OK, "ok")
+}

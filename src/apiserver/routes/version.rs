@@ -1,0 +1,38 @@
+//! `/version`: which Kubernetes this server is to its clients.
+
+use http::{Response, StatusCode};
+use serde_json::json;
+
+use crate::body::Body;
+use crate::front::negotiate::{Accepted, Media};
+use crate::front::respond;
+
+/// The Kubernetes version served.
+pub const GIT_VERSION: &str = "v1.37.0";
+const MAJOR: &str = "1";
+const MINOR: &str = "37";
+const OLDEST_COMPATIBLE_MINOR: &str = "36";
+
+/// Indented as upstream writes it, whatever the client likes.
+pub fn answer(_accepted: Accepted) -> Response<Body> {
+    let document = json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "emulationMajor": MAJOR,
+        "emulationMinor": MINOR,
+        "minCompatibilityMajor": MAJOR,
+        "minCompatibilityMinor": OLDEST_COMPATIBLE_MINOR,
+        "gitVersion": GIT_VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": concat!("linux/", "amd64"),
+    });
+    let pretty = Accepted {
+        media: Media::Json,
+        pretty: true,
+    };
+    respond::value(StatusCode::OK, &document, pretty)
+}
