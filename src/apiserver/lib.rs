@@ -30,5 +30,5 @@ pub mod server;
 pub use backend::Backend;
 pub use body::Body;
 pub use options::Options;
-pub use server::{Parts, Server};
 pub use request::{RequestContext, RequestInfo, UserInfo, Verb};
+pub use server::{Parts, Server};

@@ -120,7 +120,9 @@ fn group_rank(group: &str) -> (usize, &str) {
 /// Orders versions as upstream's `CompareKubeAwareVersionStrings`: v2 > v1 > v1beta2 > v1beta1 > v1alpha1.
 fn version_rank(version: &str) -> (u8, u32, u32) {
     let rest = version.strip_prefix('v').unwrap_or(version);
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let digits = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
     let major = rest[..digits].parse().unwrap_or(0);
     let stage = &rest[digits..];
     let minor = |prefix: &str| {
@@ -161,7 +163,12 @@ mod tests {
     use super::*;
 
     fn served(config: &[(&str, bool)]) -> Served {
-        Served::new(&config.iter().map(|(key, on)| ((*key).to_owned(), *on)).collect())
+        Served::new(
+            &config
+                .iter()
+                .map(|(key, on)| ((*key).to_owned(), *on))
+                .collect(),
+        )
     }
 
     #[test]
@@ -176,7 +183,11 @@ mod tests {
 
     #[test]
     fn the_most_specific_runtime_config_counts() {
-        let all = served(&[("api/all", true), ("api/alpha", false), ("storage.k8s.io/v1beta1", false)]);
+        let all = served(&[
+            ("api/all", true),
+            ("api/alpha", false),
+            ("storage.k8s.io/v1beta1", false),
+        ]);
         assert!(!all.serves("internal.apiserver.k8s.io", "v1alpha1"));
         assert!(all.serves("networking.k8s.io", "v1beta1"));
         assert!(!all.serves("storage.k8s.io", "v1beta1"));
@@ -189,6 +200,9 @@ mod tests {
     fn versions_are_ordered_by_stability_and_then_by_number() {
         let mut versions = ["v1beta1", "v1", "v1alpha3", "v2", "v1beta2", "v2alpha1"];
         versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
-        assert_eq!(versions, ["v2", "v1", "v1beta2", "v1beta1", "v2alpha1", "v1alpha3"]);
+        assert_eq!(
+            versions,
+            ["v2", "v1", "v1beta2", "v1beta1", "v2alpha1", "v1alpha3"]
+        );
     }
 }

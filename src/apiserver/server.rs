@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use apimachinery::Value;
+use apimachinery::status::Status;
 use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -66,6 +68,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Starts a server: its caches begin to fill, and it can be served at once.
+    pub async fn start(options: Options) -> Result<Arc<Self>, StartError> {
+        Self::with_backend(options, |_| Arc::new(NoRegistry))
+    }
+
     /// Starts a server on what `make_backend` builds out of the server's parts.
     pub fn with_backend(
         options: Options,
@@ -94,7 +101,8 @@ impl Server {
             backend.clone(),
             options.anonymous_auth,
         );
-        let address = SocketAddr::new(options.advertise_address, options.advertise_port).to_string();
+        let address =
+            SocketAddr::new(options.advertise_address, options.advertise_port).to_string();
         let jwks_uri = options
             .service_accounts
             .jwks_uri
@@ -143,7 +151,9 @@ impl Server {
 
     /// Answers a request of this process, asked by `user`, who is believed. The body may be a stream: a watch's is.
     pub async fn handle(&self, user: &Arc<UserInfo>, request: Request<Body>) -> Response<Body> {
-        self.front.handle(Caller::Local(user.clone()), request).await
+        self.front
+            .handle(Caller::Local(user.clone()), request)
+            .await
     }
 
     /// Ends watches, lets requests finish for at most the grace period, then cuts off what is left.
@@ -152,8 +162,14 @@ impl Server {
         self.front.draining.cancel();
         self.tasks.close();
         let grace = self.front.limits.shutdown_grace;
-        if tokio::time::timeout(grace, self.tasks.wait()).await.is_err() {
-            tracing::warn!(tasks = self.tasks.len(), "Cutting off connections that did not end");
+        if tokio::time::timeout(grace, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                tasks = self.tasks.len(),
+                "Cutting off connections that did not end"
+            );
         }
         self.cut_off.cancel();
     }
@@ -165,5 +181,35 @@ impl Server {
 
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.front.backend
+    }
+}
+
+/// Serves no resource.
+struct NoRegistry;
+
+#[async_trait::async_trait]
+impl Backend for NoRegistry {
+    async fn handle(
+        &self,
+        _context: crate::RequestContext,
+        _request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        Err(Status::path_not_found())
+    }
+
+    async fn find(&self, _: &str, _: &str, _: &str, _: &str) -> Result<Option<Arc<Value>>, Status> {
+        Ok(None)
+    }
+
+    fn cached_list(&self, _: &str, _: &str) -> Vec<Arc<Value>> {
+        Vec::new()
+    }
+
+    fn generation(&self, _: &str, _: &str) -> crate::backend::Generation {
+        0
+    }
+
+    fn is_synced(&self) -> bool {
+        true
     }
 }

@@ -91,7 +91,11 @@ fn resource(of: &'static Resource) -> Value {
         fields["categories"] = json!(of.categories);
     }
     if !of.subresources.is_empty() {
-        let list: Vec<Value> = of.subresources.iter().map(|sub| subresource(of, sub)).collect();
+        let list: Vec<Value> = of
+            .subresources
+            .iter()
+            .map(|sub| subresource(of, sub))
+            .collect();
         fields["subresources"] = list.into();
     }
     fields
@@ -114,7 +118,9 @@ mod tests {
     #[test]
     fn the_aggregated_document_equals_the_recorded_one() {
         let file = "shared/facts/discovery/aggregated_v2.json";
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../..")
+            .join(file);
         let Ok(recorded) = std::fs::read(path) else {
             println!("skipped: no recorded discovery document beside the project");
             return;
@@ -124,19 +130,36 @@ mod tests {
         let made = list(&served, false, Version::V2);
         let names = |document: &Value| -> Vec<String> {
             let items = document["items"].as_array().expect("a list");
-            items.iter().map(|item| item["metadata"]["name"].to_string()).collect()
+            items
+                .iter()
+                .map(|item| item["metadata"]["name"].to_string())
+                .collect()
         };
         assert_eq!(names(&made), names(&recorded));
         let find = |group: &Value, version: &Value, resource: &Value| -> Option<Value> {
-            let group = recorded["items"].as_array()?.iter().find(|item| item["metadata"] == *group)?;
-            let version = group["versions"].as_array()?.iter().find(|item| item["version"] == *version)?;
-            version["resources"].as_array()?.iter().find(|item| item["resource"] == *resource).cloned()
+            let group = recorded["items"]
+                .as_array()?
+                .iter()
+                .find(|item| item["metadata"] == *group)?;
+            let version = group["versions"]
+                .as_array()?
+                .iter()
+                .find(|item| item["version"] == *version)?;
+            version["resources"]
+                .as_array()?
+                .iter()
+                .find(|item| item["resource"] == *resource)
+                .cloned()
         };
         let mut compared = 0;
         for group in made["items"].as_array().expect("a list") {
             for version in group["versions"].as_array().expect("a list") {
                 for resource in version["resources"].as_array().expect("a list") {
-                    if let Some(twin) = find(&group["metadata"], &version["version"], &resource["resource"]) {
+                    if let Some(twin) = find(
+                        &group["metadata"],
+                        &version["version"],
+                        &resource["resource"],
+                    ) {
                         assert_eq!(*resource, twin);
                         compared += 1;
                     }

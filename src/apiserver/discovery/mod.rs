@@ -111,7 +111,11 @@ impl Discovery {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         } else {
-            respond::with_type(StatusCode::OK, version.media_type(), document.bytes.clone().into())
+            respond::with_type(
+                StatusCode::OK,
+                version.media_type(),
+                document.bytes.clone().into(),
+            )
         };
         let headers = response.headers_mut();
         headers.insert(ETAG, document.etag.clone());

@@ -238,7 +238,11 @@ fn set_options(listener: &TcpListener) -> io::Result<()> {
     setsockopt(listener, sockopt::TcpNoDelay, &true)?;
     setsockopt(listener, sockopt::KeepAlive, &true)?;
     setsockopt(listener, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_SECONDS)?;
-    setsockopt(listener, sockopt::TcpKeepInterval, &KEEP_ALIVE_INTERVAL_SECONDS)?;
+    setsockopt(
+        listener,
+        sockopt::TcpKeepInterval,
+        &KEEP_ALIVE_INTERVAL_SECONDS,
+    )?;
     Ok(())
 }
 
@@ -270,10 +274,7 @@ impl Connection {
     ) -> Result<http::Response<Body>, Infallible> {
         let active = Active::enter(&self);
         let request = request.map(Body::from);
-        let response = self
-            .front
-            .handle(Caller::Remote(&self.peer), request)
-            .await;
+        let response = self.front.handle(Caller::Remote(&self.peer), request).await;
         if response.body().as_bytes().is_some() {
             return Ok(response);
         }

@@ -129,6 +129,9 @@ mod tests {
             "/api/v1/nodes",
             r#"nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" at the cluster scope"#,
         );
-        check("/foo", r#"forbidden: User "system:anonymous" cannot get path "/foo""#);
+        check(
+            "/foo",
+            r#"forbidden: User "system:anonymous" cannot get path "/foo""#,
+        );
     }
 }

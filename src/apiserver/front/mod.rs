@@ -87,7 +87,10 @@ impl Front {
         let info = RequestInfo::parse(request.method(), request.uri());
         let head = Head::of(&request, &info);
         let warnings = Warnings::default();
-        let observation = self.metrics.requests.start(&info, &self.routes, request.headers());
+        let observation = self
+            .metrics
+            .requests
+            .start(&info, &self.routes, request.headers());
         let answer = self.answer(caller, info, request, &head, warnings.clone());
         let mut response = match AssertUnwindSafe(answer).catch_unwind().await {
             Ok(response) => response,
@@ -121,10 +124,11 @@ impl Front {
             Caller::Local(_) => None,
         };
         let work = async {
-            let (user, impersonator) = match self.identify(caller, &info, request.headers_mut()).await {
-                Ok(users) => users,
-                Err(status) => return Err(status),
-            };
+            let (user, impersonator) =
+                match self.identify(caller, &info, request.headers_mut()).await {
+                    Ok(users) => users,
+                    Err(status) => return Err(status),
+                };
             let class = class_of(&info, long_running);
             let exempt = user.is_in(UserInfo::MASTERS);
             let Some(seat) = self.inflight.enter(class, exempt).await else {
@@ -215,9 +219,16 @@ impl Front {
         accepted: Accepted,
     ) -> Result<Response<Body>, Status> {
         if !context.info.is_resource {
-            return self.routes.document(self, &context.info, request, accepted).await;
+            return self
+                .routes
+                .document(self, &context.info, request, accepted)
+                .await;
         }
-        if !self.routes.discovery.serves(&context.info.group, &context.info.version) {
+        if !self
+            .routes
+            .discovery
+            .serves(&context.info.group, &context.info.version)
+        {
             return Ok(respond::not_found());
         }
         if context.info.verb == Verb::Other {
@@ -277,7 +288,11 @@ fn finish(response: &mut Response<Body>, head: Head, warnings: &Warnings) {
         .or_insert(HeaderValue::from_static("no-cache, private"));
     let total: usize = warnings.iter().map(String::len).sum();
     for text in &warnings {
-        let limit = if total > WARNINGS_BYTES { WARNING_BYTES } else { usize::MAX };
+        let limit = if total > WARNINGS_BYTES {
+            WARNING_BYTES
+        } else {
+            usize::MAX
+        };
         if let Some(value) = warning(text, limit) {
             headers.append(http::header::WARNING, value);
         }
@@ -304,7 +319,10 @@ fn warning(text: &str, limit: usize) -> Option<HeaderValue> {
 
 fn observe(observation: Observation, response: Response<Body>) -> Response<Body> {
     let code = response.status();
-    if observation.is_long_running() && code == StatusCode::OK && response.body().as_bytes().is_none() {
+    if observation.is_long_running()
+        && code == StatusCode::OK
+        && response.body().as_bytes().is_none()
+    {
         return response.map(|body| body.holding(observation.until_dropped(code)));
     }
     observation.finish(code);

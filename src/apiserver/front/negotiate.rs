@@ -1,31 +1,10 @@
 //! What encoding a client takes, for the answers that the front itself gives (Status, discovery, reviews).
 
+use apimachinery::codec::media::{self, MediaType};
 use http::HeaderMap;
 use http::header::{ACCEPT, USER_AGENT};
 
 use crate::query::Query;
-
-/// Media types in the order upstream prefers them for `*/*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Media {
-    Json,
-    Yaml,
-    Protobuf,
-}
-
-impl Media {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Yaml => "application/yaml",
-            Self::Protobuf => "application/vnd.kubernetes.protobuf",
-        }
-    }
-
-    fn matches(self, range: &str) -> bool {
-        range == "*/*" || range == "application/*" || range.eq_ignore_ascii_case(self.as_str())
-    }
-}
 
 /// One media range of an Accept header.
 #[derive(Clone, Copy, Debug)]
@@ -72,22 +51,6 @@ pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// The best of `offered` that the client takes; the first one without an Accept header.
-pub fn choose(headers: &HeaderMap, offered: &[Media]) -> Option<Media> {
-    let Some(accept) = headers.get(ACCEPT) else {
-        return offered.first().copied();
-    };
-    if accept == "application/json" || accept == "*/*" {
-        return offered.first().copied();
-    }
-    clauses(headers).iter().find_map(|clause| {
-        offered
-            .iter()
-            .copied()
-            .find(|media| media.matches(clause.range))
-    })
-}
-
 /// Whether JSON is indented: `pretty` says so, or a person's tool asks (upstream's `isPrettyPrint`).
 pub fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(value) = query.get("pretty").filter(|value| !value.is_empty()) {
@@ -103,19 +66,19 @@ pub fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
         })
 }
 
-/// How one client's errors are written.
+/// How one client's errors and documents are written.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    pub media: Media,
+    pub media: MediaType,
     pub pretty: bool,
 }
 
 impl Accepted {
-    /// An error is sent as JSON when nothing offered is acceptable.
+    /// JSON when nothing that can be had is acceptable: an error has to be sent somehow.
     pub fn of(headers: &HeaderMap, query: &Query) -> Self {
-        let offered = [Media::Json, Media::Yaml, Media::Protobuf];
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
         Self {
-            media: choose(headers, &offered).unwrap_or(Media::Json),
+            media: media::accept(accept).unwrap_or_default().media,
             pretty: wants_pretty(headers, query),
         }
     }
@@ -126,28 +89,16 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    #[track_caller]
-    fn check(accept: &'static str, expect: Option<Media>) {
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        let offered = [Media::Json, Media::Yaml, Media::Protobuf];
-        assert_eq!(choose(&headers, &offered), expect, "{accept}");
-    }
-
     #[test]
-    fn the_best_quality_wins_and_then_the_order() {
-        check("*/*", Some(Media::Json));
-        check(
-            "application/vnd.kubernetes.protobuf, application/json",
-            Some(Media::Protobuf),
-        );
-        check(
-            "application/yaml;q=0.5, application/json;q=0.9",
-            Some(Media::Json),
-        );
-        check("application/json;q=0, application/yaml", Some(Media::Yaml));
-        check("text/html", None);
-        check("text/html, */*;q=0.8", Some(Media::Json));
+    fn the_best_quality_comes_first_and_then_the_order() {
+        let mut headers = HeaderMap::new();
+        let accept = "a/a;q=0.5, b/b, c/c;q=0, d/d";
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let ranges: Vec<_> = clauses(&headers)
+            .iter()
+            .map(|clause| clause.range)
+            .collect();
+        assert_eq!(ranges, ["b/b", "d/d", "a/a"]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Turns outcomes into responses: objects and Status in the client's encoding, plain text where upstream has no Status.
 
+use apimachinery::codec::media::MediaType;
 use apimachinery::status::Status;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::Value;
 
-use super::negotiate::{Accepted, Media};
+use super::negotiate::Accepted;
 use crate::body::Body;
 
 const NO_SNIFF: HeaderName = http::header::X_CONTENT_TYPE_OPTIONS;
@@ -33,16 +34,20 @@ pub fn status(status: &Status, accepted: Accepted) -> Response<Body> {
 
 /// An API object in the accepted encoding.
 pub fn value(code: StatusCode, value: &Value, accepted: Accepted) -> Response<Body> {
-    with_type(
-        code,
-        Media::Json.as_str(),
-        json(value, accepted.pretty).into(),
-    )
+    let body = match accepted.media {
+        MediaType::Yaml => apimachinery::codec::yaml::encode(value).into(),
+        _ => json(value, accepted.pretty).into(),
+    };
+    let name = match accepted.media {
+        MediaType::Yaml => MediaType::Yaml.name(),
+        _ => MediaType::Json.name(),
+    };
+    with_type(code, name, body)
 }
 
 /// A document that is always JSON.
 pub fn raw_json(code: StatusCode, value: &Value, pretty: bool) -> Response<Body> {
-    with_type(code, Media::Json.as_str(), json(value, pretty).into())
+    with_type(code, MediaType::Json.name(), json(value, pretty).into())
 }
 
 /// Upstream ends compact JSON with a newline, and indented JSON without one.

@@ -88,14 +88,25 @@ impl Metrics {
             Kind::Counter,
             "Number of requests dropped with 'TLS handshake error from' error",
         );
-        text.sample("apiserver_tls_handshake_errors_total", &[], read(&self.handshake_errors));
+        text.sample(
+            "apiserver_tls_handshake_errors_total",
+            &[],
+            read(&self.handshake_errors),
+        );
         text.family(
             "authentication_attempts",
             Kind::Counter,
             "Counter of authenticated attempts.",
         );
-        for (result, counter) in ["failure", "success"].into_iter().zip(&self.authentications) {
-            text.sample("authentication_attempts", &[("result", result)], read(counter));
+        for (result, counter) in ["failure", "success"]
+            .into_iter()
+            .zip(&self.authentications)
+        {
+            text.sample(
+                "authentication_attempts",
+                &[("result", result)],
+                read(counter),
+            );
         }
         text.family(
             "authorization_attempts_total",
@@ -104,7 +115,11 @@ impl Metrics {
         );
         let results = ["allowed", "denied", "no-opinion"];
         for (result, counter) in results.into_iter().zip(&self.authorizations) {
-            text.sample("authorization_attempts_total", &[("result", result)], read(counter));
+            text.sample(
+                "authorization_attempts_total",
+                &[("result", result)],
+                read(counter),
+            );
         }
     }
 }
@@ -118,7 +133,11 @@ fn write_inflight(text: &mut Text, inflight: &InFlight) {
     );
     for (kind, class) in kinds {
         let count = inflight.count(class) as u64;
-        text.sample("apiserver_current_inflight_requests", &[("request_kind", kind)], count);
+        text.sample(
+            "apiserver_current_inflight_requests",
+            &[("request_kind", kind)],
+            count,
+        );
     }
     text.family(
         "apiserver_current_inqueue_requests",
@@ -127,6 +146,10 @@ fn write_inflight(text: &mut Text, inflight: &InFlight) {
     );
     for (kind, class) in kinds {
         let count = inflight.waiting(class) as u64;
-        text.sample("apiserver_current_inqueue_requests", &[("request_kind", kind)], count);
+        text.sample(
+            "apiserver_current_inqueue_requests",
+            &[("request_kind", kind)],
+            count,
+        );
     }
 }

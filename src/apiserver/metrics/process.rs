@@ -21,7 +21,9 @@ pub fn write(text: &mut Text) {
         .map(|(_, rest)| rest.split_whitespace().collect())
         .unwrap_or_default();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
-    let cpu = number(11).zip(number(12)).map(|(user, system)| (user + system) / TICKS);
+    let cpu = number(11)
+        .zip(number(12))
+        .map(|(user, system)| (user + system) / TICKS);
     sample(
         "process_cpu_seconds_total",
         Kind::Counter,
@@ -44,9 +46,13 @@ pub fn write(text: &mut Text) {
         "process_start_time_seconds",
         Kind::Gauge,
         "Start time of the process since unix epoch in seconds.",
-        boot_time().zip(number(19)).map(|(boot, ticks)| boot + ticks / TICKS),
+        boot_time()
+            .zip(number(19))
+            .map(|(boot, ticks)| boot + ticks / TICKS),
     );
-    let open = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
+    let open = std::fs::read_dir("/proc/self/fd")
+        .ok()
+        .map(|entries| entries.count() as f64);
     sample(
         "process_open_fds",
         Kind::Gauge,
@@ -70,6 +76,8 @@ fn boot_time() -> Option<f64> {
 
 fn max_fds() -> Option<f64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }

@@ -20,8 +20,8 @@ const SERIES: usize = 4000;
 
 /// Upstream's buckets of `apiserver_request_duration_seconds`.
 const DURATIONS: &[f64] = &[
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0,
-    15.0, 20.0, 30.0, 45.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
 /// The counters of all requests.
@@ -109,11 +109,24 @@ impl Requests {
         }
         // What clients make up is counted together.
         let known = info.is_resource && routes.knows(info);
-        let subresource = match routes.discovery.served().find(&info.group, &info.version, &info.resource) {
-            Some(resource) if resource.subresource(&info.subresource).is_some() => info.subresource.clone(),
-            _ => String::new(),
+        let subresource =
+            match routes
+                .discovery
+                .served()
+                .find(&info.group, &info.version, &info.resource)
+            {
+                Some(resource) if resource.subresource(&info.subresource).is_some() => {
+                    info.subresource.clone()
+                }
+                _ => String::new(),
+            };
+        let text = |value: &str| {
+            if known {
+                value.to_owned()
+            } else {
+                String::new()
+            }
         };
-        let text = |value: &str| if known { value.to_owned() } else { String::new() };
         let series = Series {
             verb,
             group: text(&info.group),
@@ -130,7 +143,8 @@ impl Requests {
         let key = if known && all.len() < SERIES {
             key
         } else {
-            self.hasher.hash_one((verb, info.is_resource, info.is_long_running()))
+            self.hasher
+                .hash_one((verb, info.is_resource, info.is_long_running()))
         };
         all.entry(key).or_insert_with(|| Arc::new(series)).clone()
     }
@@ -194,7 +208,14 @@ impl Requests {
 
 impl Series {
     fn sort_key(&self) -> [&str; 6] {
-        [&self.group, &self.version, &self.resource, &self.subresource, self.verb, self.scope]
+        [
+            &self.group,
+            &self.version,
+            &self.resource,
+            &self.subresource,
+            self.verb,
+            self.scope,
+        ]
     }
 
     fn labels(&self) -> Vec<(&str, &str)> {
@@ -222,7 +243,10 @@ fn scope(info: &RequestInfo) -> &'static str {
 
 /// Upstream's canonical verbs.
 fn verb(info: &RequestInfo, headers: &HeaderMap) -> &'static str {
-    if matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy") {
+    if matches!(
+        info.subresource.as_str(),
+        "exec" | "attach" | "portforward" | "proxy"
+    ) {
         return "CONNECT";
     }
     match info.verb {

@@ -59,7 +59,10 @@ impl Text {
         let out = &mut self.0;
         out.push_str(name);
         out.push_str(suffix);
-        let all = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        let all = labels
+            .iter()
+            .copied()
+            .chain(bound.map(|bound| ("le", bound)));
         let mut open = false;
         for (label, value) in all {
             out.push(if open { ',' } else { '{' });

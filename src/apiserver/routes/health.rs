@@ -55,27 +55,87 @@ const fn check(name: &'static str, probe: Probe, endpoints: u8) -> Check {
 const CHECKS: &[Check] = &[
     check("ping", Probe::Alive, ALL),
     check("log", Probe::Alive, ALL),
-    check("loopback-serving-certificate", Probe::Alive, HEALTHZ | LIVEZ),
+    check(
+        "loopback-serving-certificate",
+        Probe::Alive,
+        HEALTHZ | LIVEZ,
+    ),
     check("etcd", Probe::Store, ALL),
     check("etcd-readiness", Probe::Store, READYZ),
     check("informer-sync", Probe::Synced, READYZ),
-    check("poststarthook/start-apiserver-admission-initializer", Probe::Synced, ALL),
-    check("poststarthook/generic-apiserver-start-informers", Probe::Synced, ALL),
-    check("poststarthook/priority-and-fairness-config-consumer", Probe::Synced, ALL),
-    check("poststarthook/priority-and-fairness-filter", Probe::Synced, ALL),
-    check("poststarthook/storage-object-count-tracker-hook", Probe::Synced, ALL),
-    check("poststarthook/start-system-namespaces-controller", Probe::Synced, ALL),
-    check("poststarthook/start-cluster-authentication-info-controller", Probe::Synced, ALL),
-    check("poststarthook/start-kube-apiserver-identity-lease-controller", Probe::Synced, ALL),
-    check("poststarthook/start-kube-apiserver-identity-lease-garbage-collector", Probe::Synced, ALL),
+    check(
+        "poststarthook/start-apiserver-admission-initializer",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/generic-apiserver-start-informers",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/priority-and-fairness-config-consumer",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/priority-and-fairness-filter",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/storage-object-count-tracker-hook",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-system-namespaces-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-cluster-authentication-info-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-kube-apiserver-identity-lease-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
+        Probe::Synced,
+        ALL,
+    ),
     check("poststarthook/storage-readiness", Probe::Synced, ALL),
-    check("poststarthook/start-legacy-token-tracking-controller", Probe::Synced, ALL),
-    check("poststarthook/start-service-ip-repair-controllers", Probe::Synced, ALL),
+    check(
+        "poststarthook/start-legacy-token-tracking-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-service-ip-repair-controllers",
+        Probe::Synced,
+        ALL,
+    ),
     check("poststarthook/rbac/bootstrap-roles", Probe::Synced, ALL),
-    check("poststarthook/scheduling/bootstrap-system-priority-classes", Probe::Synced, ALL),
-    check("poststarthook/priority-and-fairness-config-producer", Probe::Synced, ALL),
+    check(
+        "poststarthook/scheduling/bootstrap-system-priority-classes",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/priority-and-fairness-config-producer",
+        Probe::Synced,
+        ALL,
+    ),
     check("poststarthook/bootstrap-controller", Probe::Synced, ALL),
-    check("poststarthook/start-kubernetes-service-cidr-controller", Probe::Synced, ALL),
+    check(
+        "poststarthook/start-kubernetes-service-cidr-controller",
+        Probe::Synced,
+        ALL,
+    ),
     check("shutdown", Probe::Serving, READYZ),
 ];
 
@@ -94,7 +154,9 @@ impl Health {
     /// Every path that is answered.
     pub fn paths(&self) -> impl Iterator<Item = String> + '_ {
         ENDPOINTS.iter().flat_map(|(endpoint, bit)| {
-            let checks = CHECKS.iter().filter(move |check| check.endpoints & bit != 0);
+            let checks = CHECKS
+                .iter()
+                .filter(move |check| check.endpoints & bit != 0);
             std::iter::once(format!("/{endpoint}"))
                 .chain(checks.map(move |check| format!("/{endpoint}/{}", check.name)))
         })

@@ -25,10 +25,18 @@ const DOCUMENTS: &[&str] = &[
 /// Sorted, as upstream's index handler lists its mux.
 pub fn answer(served: &Served, health: &Health) -> Response<Body> {
     let mut paths: Vec<String> = DOCUMENTS.iter().map(|path| (*path).to_owned()).collect();
-    for group in served.groups().into_iter().filter(|group| !group.is_empty()) {
+    for group in served
+        .groups()
+        .into_iter()
+        .filter(|group| !group.is_empty())
+    {
         paths.push(format!("/apis/{group}"));
         let versions = served.versions(group);
-        paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+        paths.extend(
+            versions
+                .iter()
+                .map(|version| format!("/apis/{group}/{version}")),
+        );
     }
     paths.extend(health.paths());
     paths.sort_unstable();

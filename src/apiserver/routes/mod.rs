@@ -45,9 +45,11 @@ impl Routes {
         }
         let response = match path {
             "/" => Some(index::answer(self.discovery.served(), &self.health)),
-            "/version" | "/version/" => Some(version::answer(accepted)),
+            "/version" | "/version/" => Some(version::answer()),
             "/metrics" => Some(front.metrics.answer(front)),
-            "/.well-known/openid-configuration" => oidc::configuration(&self.tokens, &self.jwks_uri),
+            "/.well-known/openid-configuration" => {
+                oidc::configuration(&self.tokens, &self.jwks_uri)
+            }
             "/openid/v1/jwks" | "/openid/v1/jwks/" => oidc::keys(&self.tokens),
             _ if path.starts_with("/api") => {
                 self.discovery.answer(path, request.headers(), accepted)

@@ -10,7 +10,11 @@ use crate::front::respond;
 
 /// `/.well-known/openid-configuration`; `None` (404) when no key is known.
 pub fn configuration(tokens: &Tokens, jwks_uri: &str) -> Option<Response<Body>> {
-    let mut algorithms: Vec<&str> = tokens.keys().iter().map(|key| key.algorithm.as_str()).collect();
+    let mut algorithms: Vec<&str> = tokens
+        .keys()
+        .iter()
+        .map(|key| key.algorithm.as_str())
+        .collect();
     algorithms.sort_unstable();
     algorithms.dedup();
     if algorithms.is_empty() {
@@ -32,13 +36,17 @@ pub fn keys(tokens: &Tokens) -> Option<Response<Body>> {
         return None;
     }
     let keys: Vec<Value> = tokens.keys().iter().map(|key| key.jwk()).collect();
-    Some(cacheable("application/jwk-set+json", &json!({"keys": keys})))
+    Some(cacheable(
+        "application/jwk-set+json",
+        &json!({"keys": keys}),
+    ))
 }
 
 fn cacheable(media_type: &'static str, document: &Value) -> Response<Body> {
     let mut response = respond::with_type(StatusCode::OK, media_type, document.to_string().into());
-    response
-        .headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    response.headers_mut().insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=3600"),
+    );
     response
 }

@@ -1,10 +1,11 @@
 //! `/version`: which Kubernetes this server is to its clients.
 
+use apimachinery::codec::media::MediaType;
 use http::{Response, StatusCode};
 use serde_json::json;
 
 use crate::body::Body;
-use crate::front::negotiate::{Accepted, Media};
+use crate::front::negotiate::Accepted;
 use crate::front::respond;
 
 /// The Kubernetes version served.
@@ -14,7 +15,7 @@ const MINOR: &str = "37";
 const OLDEST_COMPATIBLE_MINOR: &str = "36";
 
 /// Indented as upstream writes it, whatever the client likes.
-pub fn answer(_accepted: Accepted) -> Response<Body> {
+pub fn answer() -> Response<Body> {
     let document = json!({
         "major": MAJOR,
         "minor": MINOR,
@@ -31,7 +32,7 @@ pub fn answer(_accepted: Accepted) -> Response<Body> {
         "platform": concat!("linux/", "amd64"),
     });
     let pretty = Accepted {
-        media: Media::Json,
+        media: MediaType::Json,
         pretty: true,
     };
     respond::value(StatusCode::OK, &document, pretty)
