@@ -14,6 +14,7 @@
 mod generated;
 pub mod openapi;
 pub mod resource;
+pub mod table;
 
 pub use generated::{resources as r, schema};
 pub use k8s_openapi as k8s;
