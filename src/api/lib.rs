@@ -15,6 +15,7 @@ mod generated;
 pub mod openapi;
 pub mod resource;
 pub mod table;
+pub mod view;
 
 pub use generated::{resources as r, schema};
 pub use k8s_openapi as k8s;

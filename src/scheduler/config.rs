@@ -1,0 +1,38 @@
+//! What the scheduler is told, as upstream's flags and configuration tell kube-scheduler.
+
+use std::time::Duration;
+
+/// Flags of kube-scheduler; `default` has upstream's values.
+#[derive(Clone, Debug)]
+pub struct SchedulerConfig {
+    /// `schedulerName` of the pods it schedules, and the component of its events.
+    pub scheduler_name: String,
+    /// `--leader-elect`; off where only one can run, as in the server in one process.
+    pub leader_elect: bool,
+    pub leader_lease_duration: Duration,
+    pub leader_renew_deadline: Duration,
+    pub leader_retry_period: Duration,
+    /// Begins the identity in the lease.
+    pub host: String,
+    /// `percentageOfNodesToScore`; 0 adapts to the number of nodes.
+    pub percentage_of_nodes_to_score: usize,
+    /// `podInitialBackoffSeconds` and `podMaxBackoffSeconds`.
+    pub pod_initial_backoff: Duration,
+    pub pod_max_backoff: Duration,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        SchedulerConfig {
+            scheduler_name: "default-scheduler".into(),
+            leader_elect: true,
+            leader_lease_duration: Duration::from_secs(15),
+            leader_renew_deadline: Duration::from_secs(10),
+            leader_retry_period: Duration::from_secs(2),
+            host: "localhost".into(),
+            percentage_of_nodes_to_score: 0,
+            pod_initial_backoff: Duration::from_secs(1),
+            pod_max_backoff: Duration::from_secs(10),
+        }
+    }
+}
