@@ -14,3 +14,6 @@ pub use kv::{
     Compare, CompareOp, Event, EventKind, KeyValue, Lease, Op, OpResponse, RangeRequest,
     RangeResponse, Store, StoreError, Txn, TxnResponse, WatchBatch, WatchRequest, WatchStream,
 };
+
+#[cfg(test)]
+mod contract;

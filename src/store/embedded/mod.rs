@@ -1,12 +1,17 @@
-//! The embedded store: etcd's MVCC model in memory, changed by one writer thread.
+//! The embedded store: etcd's MVCC model in memory, changed by one writer thread, kept by a log.
 //!
-//! Read `Embedded` first, then `writer` (how a change happens), `view` (what the state is) and `watch`.
+//! Read `Embedded` first, then `writer` (how a change happens), `view` (what the state is), `watch`, and `log`
+//! (what is on the disk, and why it is not a database).
+//!
+//! Values of current keys are in memory once, as the bytes the writer of the key handed in (a caller should
+//! not hand in a small slice of a large buffer). Old values are read from the log when somebody asks.
 //!
 //! **Invariant:** readers see published state only, and what is published is durable.
 
 mod apply;
 mod files;
 mod lease;
+mod log;
 mod queue;
 mod range;
 mod request;
@@ -16,6 +21,7 @@ mod watch;
 mod writer;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -24,6 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use log::OpenError;
 pub use request::{
     Action, Guard, Outcome, Query, Sort, SortBy, Target, Transaction, TransactionOutcome,
 };
@@ -34,16 +41,48 @@ use crate::kv::{
 };
 use files::Files;
 use lease::Clock;
+use log::{DiskUse, Log, Sizes};
 use queue::{Command, Queue};
 use range::KeyRange;
 use view::{Record, View, records_after, select, undo};
 use watch::Watchers;
-use writer::Writer;
+use writer::{Limits, Writer};
 
 /// Records kept before the store compacts by itself: at up to some 250 bytes each (an old value's memory is
 /// not counted), 250 MB. The API server compacts every five minutes, so this is reached only above 3,000
 /// writes a second.
 const HISTORY_LIMIT: usize = 1_000_000;
+/// Bytes of a log segment.
+const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of segments below the compaction floor that are left alone. Since a checkpoint costs writing all live
+/// data, the size of the last one is left too: so compaction at most doubles what is written.
+const GARBAGE_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of superseded values kept in memory.
+const SUPERSEDED_BYTES: usize = 4 * 1024 * 1024;
+
+/// How a durable store is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddedOptions {
+    /// Bytes of a log segment, whose space is allocated at once.
+    pub segment_bytes: u64,
+    /// Bytes of segments below the compaction floor that are not worth a checkpoint to free them.
+    pub garbage_bytes: u64,
+    /// Changes kept before the store compacts by itself, whatever its users do.
+    pub history_limit: usize,
+    /// Bytes of superseded values that stay in memory, for watchers that are a little late.
+    pub superseded_bytes: usize,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes: SEGMENT_BYTES,
+            garbage_bytes: GARBAGE_BYTES,
+            history_limit: HISTORY_LIMIT,
+            superseded_bytes: SUPERSEDED_BYTES,
+        }
+    }
+}
 
 /// The in-process store. Dropping it ends its thread and its watches.
 #[derive(Debug)]
@@ -60,7 +99,8 @@ pub(crate) struct Shared {
     /// Locked before `published` where both are needed.
     watchers: Mutex<Watchers>,
     queue: Queue,
-    files: Files,
+    files: Arc<Files>,
+    disk: Arc<DiskUse>,
     clock: Clock,
     closed: CancellationToken,
     /// The tasks of watchers that are catching up; `closed` ends them.
@@ -76,29 +116,63 @@ struct Published {
 
 impl Embedded {
     /// A store that lives and dies with this value.
+    ///
+    /// # Panics
+    /// When the system cannot start a thread.
     pub fn in_memory() -> Arc<Self> {
-        let view = View::empty();
-        let shared = Arc::new(Shared {
-            watchers: Mutex::new(Watchers::new(view.revision)),
-            published: RwLock::new(Published {
-                view,
-                history: VecDeque::new(),
-            }),
-            queue: Queue::new(),
-            files: Files::default(),
-            clock: Clock::new(),
-            closed: CancellationToken::new(),
-            catching_up: TaskTracker::new(),
-        });
-        let writer = Writer::new(shared.clone(), HISTORY_LIMIT);
+        let limits = Limits {
+            history: HISTORY_LIMIT,
+            superseded_bytes: SUPERSEDED_BYTES,
+        };
+        let state = Published {
+            view: View::empty(),
+            history: VecDeque::new(),
+        };
+        let shared = Shared::new(state, Arc::default(), Arc::default(), Clock::new());
+        Self::start(shared, None, limits).expect("a thread can be started")
+    }
+
+    /// Opens the store in a folder, which is made if there is none. No other process can open it meanwhile.
+    pub fn open(dir: impl AsRef<Path>, options: EmbeddedOptions) -> Result<Arc<Self>, OpenError> {
+        let EmbeddedOptions {
+            segment_bytes,
+            garbage_bytes,
+            history_limit,
+            superseded_bytes,
+        } = options;
+        let dir = dir.as_ref();
+        let (files, disk, clock) = (Arc::default(), Arc::default(), Clock::new());
+        let sizes = Sizes {
+            segment: segment_bytes,
+            garbage: garbage_bytes,
+        };
+        let opened = log::open(dir, sizes, &files, clock, &disk)?;
+        let state = Published {
+            view: opened.view,
+            history: opened.history,
+        };
+        let limits = Limits {
+            history: history_limit,
+            superseded_bytes,
+        };
+        let shared = Shared::new(state, files, disk, clock);
+        Self::start(shared, Some(opened.log), limits).map_err(|source| OpenError::Io {
+            step: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })
+    }
+
+    fn start(shared: Shared, log: Option<Log>, limits: Limits) -> std::io::Result<Arc<Self>> {
+        let shared = Arc::new(shared);
+        let writer = Writer::new(shared.clone(), log, limits);
         let writer = std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || writer.run())
-            .expect("a thread can be started");
-        Arc::new(Self {
+            .spawn(move || writer.run())?;
+        Ok(Arc::new(Self {
             shared,
             writer: Some(writer),
-        })
+        }))
     }
 
     /// A transaction with everything etcd has: guards over ranges, nesting, previous values.
@@ -160,9 +234,29 @@ impl Embedded {
         Ok(view.lease(id)?.keys.iter().cloned().collect())
     }
 
+    /// Bytes on disk that hold something, unlike `db_size`, which counts the space allocated in advance too.
+    pub fn db_size_in_use(&self) -> i64 {
+        i64::try_from(self.shared.disk.used()).unwrap_or(i64::MAX)
+    }
+
     /// The oldest revision that can still be read.
     pub fn compacted_revision(&self) -> i64 {
         self.shared.published.read().view.compacted
+    }
+}
+
+impl Shared {
+    fn new(state: Published, files: Arc<Files>, disk: Arc<DiskUse>, clock: Clock) -> Self {
+        Self {
+            watchers: Mutex::new(Watchers::new(state.view.revision)),
+            published: RwLock::new(state),
+            queue: Queue::new(),
+            files,
+            disk,
+            clock,
+            closed: CancellationToken::new(),
+            catching_up: TaskTracker::new(),
+        }
     }
 }
 
@@ -244,13 +338,10 @@ impl Store for Embedded {
     }
 
     async fn db_size(&self) -> Result<i64, StoreError> {
-        Ok(0)
+        Ok(i64::try_from(self.shared.disk.allocated()).unwrap_or(i64::MAX))
     }
 
     async fn health(&self) -> Result<(), StoreError> {
-        Ok(())
+        self.shared.queue.check()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::log::{BaseError, Written};
 use super::request::{Transaction, TransactionOutcome};
 use crate::kv::{Lease, StoreError};
 
@@ -27,12 +28,14 @@ pub(crate) enum Command {
     /// Records durably that a lease is being kept alive.
     Renewed(i64, Reply<()>),
     Compact(i64, Reply<()>),
+    /// The checkpoint thread has ended.
+    Checkpointed(Result<Written, BaseError>),
 }
 
 /// A command and its place in the queue, which is free again once the command was answered.
 pub(crate) struct Queued {
     pub command: Command,
-    pub _permit: OwnedSemaphorePermit,
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -84,13 +87,22 @@ impl Queue {
             }
             inbox.commands.push(Queued {
                 command: command(reply),
-                _permit: permit,
+                permit: Some(permit),
             });
         }
         self.ready.notify_one();
         answer
             .await
             .map_err(|_| StoreError::Unavailable("the store is closed".into()))?
+    }
+
+    /// Puts a command of the store's own in.
+    pub fn tell(&self, command: Command) {
+        self.inbox.lock().commands.push(Queued {
+            command,
+            permit: None,
+        });
+        self.ready.notify_one();
     }
 
     /// Everything that waits, or nothing once `deadline` passed; `None` when the store is shut.
@@ -111,6 +123,14 @@ impl Queue {
                     }
                 }
             }
+        }
+    }
+
+    /// Errs once commands are refused.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match &self.inbox.lock().closed {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
         }
     }
 
