@@ -16,6 +16,8 @@ pub mod gzip;
 pub mod inflight;
 pub mod negotiate;
 pub mod respond;
+#[cfg(test)]
+mod tests;
 pub mod tls;
 
 use std::panic::AssertUnwindSafe;
@@ -330,7 +332,7 @@ fn observe(observation: Observation, response: Response<Body>) -> Response<Body>
 }
 
 #[cfg(test)]
-mod tests {
+mod unit {
     use super::*;
 
     #[test]

@@ -1,0 +1,8 @@
+//! A whole server over real TLS sockets, in front of a backend that answers what its paths say.
+
+mod harness;
+mod http;
+mod identity;
+mod limits;
+
+use harness::Harness;
