@@ -16,6 +16,7 @@ pub mod codec;
 pub mod field;
 pub mod meta;
 pub mod name;
+pub mod patch;
 pub mod quantity;
 pub mod schema;
 pub mod selector;
