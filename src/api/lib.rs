@@ -12,6 +12,8 @@
 //! **Invariant:** nothing here is computed at start: the tables are constants of the binary.
 
 mod generated;
+#[cfg(test)]
+mod golden;
 pub mod openapi;
 pub mod resource;
 pub mod table;

@@ -5,6 +5,7 @@
 
 pub mod json;
 pub mod media;
+pub mod protobuf;
 pub mod yaml;
 
 use crate::field::quote;

@@ -150,16 +150,16 @@ pub static ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC: Message = Me
 static F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: [F; 12] = [
     F::new("admissionReviewVersions", Type::list(&LIST_7), F::REQUIRED | F::ALWAYS),
     F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG), F::REQUIRED | F::ALWAYS),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_4), F::MERGE),
-    F::new("matchPolicy", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("reinvocationPolicy", Type::String, 0),
+    F::new("reinvocationPolicy", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_8), 0),
     F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: [W; 12] = [W::field(1, 5), W::field(2, 1), W::field(3, 9), W::field(4, 2), W::field(5, 6), W::field(6, 10), W::field(7, 11), W::field(8, 0), W::field(9, 4), W::field(10, 8), W::field(11, 7), W::field(12, 3)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingWebhook", &F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION: [F; 4] = [
@@ -221,8 +221,8 @@ pub static ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: Message = Message::new
 static F_ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE: [F; 4] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("namespace", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE: Message = Message::new("io.k8s.api.admissionregistration.v1.ServiceReference", &F_ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE, &W_ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE);
 static F_ADMISSIONREGISTRATION_V1_TYPE_CHECKING: [F; 1] = [
@@ -284,15 +284,15 @@ pub static ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_STATUS: Message 
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: [F; 11] = [
     F::new("admissionReviewVersions", Type::list(&LIST_7), F::REQUIRED | F::ALWAYS),
     F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG), F::REQUIRED | F::ALWAYS),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_4), F::MERGE),
-    F::new("matchPolicy", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("rules", Type::list(&LIST_8), 0),
     F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: [W; 11] = [W::field(1, 5), W::field(2, 1), W::field(3, 8), W::field(4, 2), W::field(5, 6), W::field(6, 9), W::field(7, 10), W::field(8, 0), W::field(9, 4), W::field(10, 7), W::field(11, 3)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingWebhook", &F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION: [F; 4] = [
@@ -894,14 +894,14 @@ static W_APPS_V1_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.apps.v1.DaemonSetList", &F_APPS_V1_DAEMON_SET_LIST, &W_APPS_V1_DAEMON_SET_LIST);
 static F_APPS_V1_DAEMON_SET_SPEC: [F; 5] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
     F::new("updateStrategy", Type::message(&APPS_V1_DAEMON_SET_UPDATE_STRATEGY), 0)];
 static W_APPS_V1_DAEMON_SET_SPEC: [W; 5] = [W::field(1, 2), W::field(2, 3), W::field(3, 4), W::field(4, 0), W::field(6, 1)];
 pub static APPS_V1_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1.DaemonSetSpec", &F_APPS_V1_DAEMON_SET_SPEC, &W_APPS_V1_DAEMON_SET_SPEC);
 static F_APPS_V1_DAEMON_SET_STATUS: [F; 10] = [
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_67), F::MERGE),
     F::new("currentNumberScheduled", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("desiredNumberScheduled", Type::Int32, F::REQUIRED | F::ALWAYS),
@@ -945,9 +945,9 @@ pub static APPS_V1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1.D
 static F_APPS_V1_DEPLOYMENT_SPEC: [F; 8] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
     F::new("strategy", Type::message(&APPS_V1_DEPLOYMENT_STRATEGY), F::RETAIN_KEYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS)];
@@ -955,12 +955,12 @@ static W_APPS_V1_DEPLOYMENT_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 5), W::f
 pub static APPS_V1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1.DeploymentSpec", &F_APPS_V1_DEPLOYMENT_SPEC, &W_APPS_V1_DEPLOYMENT_SPEC);
 static F_APPS_V1_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_69), F::MERGE),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -995,7 +995,7 @@ static W_APPS_V1_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.apps.v1.ReplicaSetList", &F_APPS_V1_REPLICA_SET_LIST, &W_APPS_V1_REPLICA_SET_LIST);
 static F_APPS_V1_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
 static W_APPS_V1_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
@@ -1007,7 +1007,7 @@ static F_APPS_V1_REPLICA_SET_STATUS: [F; 7] = [
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("terminatingReplicas", Type::Int32, 0)];
+    F::new("terminatingReplicas", Type::Int32, F::POINTER)];
 static W_APPS_V1_REPLICA_SET_STATUS: [W; 7] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6)];
 pub static APPS_V1_REPLICA_SET_STATUS: Message = Message::new("io.k8s.api.apps.v1.ReplicaSetStatus", &F_APPS_V1_REPLICA_SET_STATUS, &W_APPS_V1_REPLICA_SET_STATUS);
 static F_APPS_V1_ROLLING_UPDATE_DAEMON_SET: [F; 2] = [
@@ -1022,7 +1022,7 @@ static W_APPS_V1_ROLLING_UPDATE_DEPLOYMENT: [W; 2] = [W::field(1, 1), W::field(2
 pub static APPS_V1_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1.RollingUpdateDeployment", &F_APPS_V1_ROLLING_UPDATE_DEPLOYMENT, &W_APPS_V1_ROLLING_UPDATE_DEPLOYMENT);
 static F_APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [F; 2] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
-    F::new("partition", Type::Int32, 0)];
+    F::new("partition", Type::Int32, F::POINTER)];
 static W_APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy", &F_APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &W_APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY);
 static F_APPS_V1_STATEFUL_SET: [F; 5] = [
@@ -1062,8 +1062,8 @@ static F_APPS_V1_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("ordinals", Type::message(&APPS_V1_STATEFUL_SET_ORDINALS), 0),
     F::new("persistentVolumeClaimRetentionPolicy", Type::message(&APPS_V1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY), 0),
     F::new("podManagementPolicy", Type::String, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
     F::new("serviceName", Type::String, 0),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
@@ -1073,7 +1073,7 @@ static W_APPS_V1_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W
 pub static APPS_V1_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1.StatefulSetSpec", &F_APPS_V1_STATEFUL_SET_SPEC, &W_APPS_V1_STATEFUL_SET_SPEC);
 static F_APPS_V1_STATEFUL_SET_STATUS: [F; 10] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_74), F::MERGE),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("currentRevision", Type::String, 0),
@@ -1512,10 +1512,6 @@ static F_APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY: [F; 2] = [
     F::new("type", Type::String, 0)];
 static W_APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetUpdateStrategy", &F_APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY, &W_APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY);
-static F_AUTHENTICATION_V1_ATTESTATION_VALUE: [F; 1] = [
-    F::new("items", Type::list(&LIST_0), 0)];
-static W_AUTHENTICATION_V1_ATTESTATION_VALUE: [W; 1] = [W::field(1, 0)];
-pub static AUTHENTICATION_V1_ATTESTATION_VALUE: Message = Message::new("io.k8s.api.authentication.v1.AttestationValue", &F_AUTHENTICATION_V1_ATTESTATION_VALUE, &W_AUTHENTICATION_V1_ATTESTATION_VALUE);
 static F_AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
@@ -1546,7 +1542,7 @@ static F_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: [F; 4] = [
     F::new("attestations", Type::map(&MAP_1), 0),
     F::new("audiences", Type::list(&LIST_7), 0),
     F::new("boundObjectRef", Type::message(&AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE), 0),
-    F::new("expirationSeconds", Type::Int64, 0)];
+    F::new("expirationSeconds", Type::Int64, F::POINTER)];
 static W_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: [W; 4] = [W::field(1, 1), W::field(3, 2), W::field(4, 3), W::field(5, 0)];
 pub static AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: Message = Message::new("io.k8s.api.authentication.v1.TokenRequestSpec", &F_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC, &W_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC);
 static F_AUTHENTICATION_V1_TOKEN_REQUEST_STATUS: [F; 2] = [
@@ -1575,7 +1571,7 @@ static F_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: [F; 4] = [
 static W_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1.TokenReviewStatus", &F_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS, &W_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS);
 static F_AUTHENTICATION_V1_USER_INFO: [F; 4] = [
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_7), 0),
     F::new("uid", Type::String, 0),
     F::new("username", Type::String, 0)];
@@ -1624,7 +1620,7 @@ static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [F; 4] = [
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReviewStatus", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_USER_INFO: [F; 4] = [
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_0), 0),
     F::new("uid", Type::String, 0),
     F::new("username", Type::String, 0)];
@@ -1711,7 +1707,7 @@ static F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: [F; 5] = [
 static W_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1.SubjectAccessReview", &F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_7), 0),
     F::new("nonResourceAttributes", Type::message(&AUTHORIZATION_V1_NON_RESOURCE_ATTRIBUTES), 0),
     F::new("resourceAttributes", Type::message(&AUTHORIZATION_V1_RESOURCE_ATTRIBUTES), 0),
@@ -1804,7 +1800,7 @@ static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [F; 5] = [
 static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReview", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("group", Type::list(&LIST_0), 0),
     F::new("nonResourceAttributes", Type::message(&AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES), 0),
     F::new("resourceAttributes", Type::message(&AUTHORIZATION_V1BETA1_RESOURCE_ATTRIBUTES), 0),
@@ -1886,17 +1882,17 @@ static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: [W; 2] = [W::field(1, 3)
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerList", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC: [F; 4] = [
     F::new("maxReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("minReplicas", Type::Int32, 0),
+    F::new("minReplicas", Type::Int32, F::POINTER),
     F::new("scaleTargetRef", Type::message(&AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE), F::REQUIRED | F::ALWAYS),
-    F::new("targetCPUUtilizationPercentage", Type::Int32, 0)];
+    F::new("targetCPUUtilizationPercentage", Type::Int32, F::POINTER)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS: [F; 5] = [
-    F::new("currentCPUUtilizationPercentage", Type::Int32, 0),
+    F::new("currentCPUUtilizationPercentage", Type::Int32, F::POINTER),
     F::new("currentReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("desiredReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("lastScaleTime", Type::Time, 0),
-    F::new("observedGeneration", Type::Int64, 0)];
+    F::new("observedGeneration", Type::Int64, F::POINTER)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 1), W::field(4, 2), W::field(5, 0)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS);
 static F_AUTOSCALING_V1_METRIC_SPEC: [F; 6] = [
@@ -2010,8 +2006,8 @@ static W_AUTOSCALING_V2_HPA_SCALING_POLICY: [W; 3] = [W::field(1, 1), W::field(2
 pub static AUTOSCALING_V2_HPA_SCALING_POLICY: Message = Message::new("io.k8s.api.autoscaling.v2.HPAScalingPolicy", &F_AUTOSCALING_V2_HPA_SCALING_POLICY, &W_AUTOSCALING_V2_HPA_SCALING_POLICY);
 static F_AUTOSCALING_V2_HPA_SCALING_RULES: [F; 4] = [
     F::new("policies", Type::list(&LIST_98), 0),
-    F::new("selectPolicy", Type::String, 0),
-    F::new("stabilizationWindowSeconds", Type::Int32, 0),
+    F::new("selectPolicy", Type::String, F::POINTER),
+    F::new("stabilizationWindowSeconds", Type::Int32, F::POINTER),
     F::new("tolerance", Type::Quantity, 0)];
 static W_AUTOSCALING_V2_HPA_SCALING_RULES: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static AUTOSCALING_V2_HPA_SCALING_RULES: Message = Message::new("io.k8s.api.autoscaling.v2.HPAScalingRules", &F_AUTOSCALING_V2_HPA_SCALING_RULES, &W_AUTOSCALING_V2_HPA_SCALING_RULES);
@@ -2048,7 +2044,7 @@ static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: [F; 5] = [
     F::new("behavior", Type::message(&AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR), 0),
     F::new("maxReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("metrics", Type::list(&LIST_100), 0),
-    F::new("minReplicas", Type::Int32, 0),
+    F::new("minReplicas", Type::Int32, F::POINTER),
     F::new("scaleTargetRef", Type::message(&AUTOSCALING_V2_CROSS_VERSION_OBJECT_REFERENCE), F::REQUIRED | F::ALWAYS)];
 static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 1), W::field(4, 2), W::field(5, 0)];
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC);
@@ -2058,7 +2054,7 @@ static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS: [F; 6] = [
     F::new("currentReplicas", Type::Int32, 0),
     F::new("desiredReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("lastScaleTime", Type::Time, 0),
-    F::new("observedGeneration", Type::Int64, 0)];
+    F::new("observedGeneration", Type::Int64, F::POINTER)];
 static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 2), W::field(4, 3), W::field(5, 1), W::field(6, 0)];
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS);
 static F_AUTOSCALING_V2_METRIC_IDENTIFIER: [F; 2] = [
@@ -2085,14 +2081,14 @@ static F_AUTOSCALING_V2_METRIC_STATUS: [F; 6] = [
 static W_AUTOSCALING_V2_METRIC_STATUS: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 1), W::field(7, 0)];
 pub static AUTOSCALING_V2_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v2.MetricStatus", &F_AUTOSCALING_V2_METRIC_STATUS, &W_AUTOSCALING_V2_METRIC_STATUS);
 static F_AUTOSCALING_V2_METRIC_TARGET: [F; 4] = [
-    F::new("averageUtilization", Type::Int32, 0),
+    F::new("averageUtilization", Type::Int32, F::POINTER),
     F::new("averageValue", Type::Quantity, 0),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("value", Type::Quantity, 0)];
 static W_AUTOSCALING_V2_METRIC_TARGET: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 1), W::field(4, 0)];
 pub static AUTOSCALING_V2_METRIC_TARGET: Message = Message::new("io.k8s.api.autoscaling.v2.MetricTarget", &F_AUTOSCALING_V2_METRIC_TARGET, &W_AUTOSCALING_V2_METRIC_TARGET);
 static F_AUTOSCALING_V2_METRIC_VALUE_STATUS: [F; 3] = [
-    F::new("averageUtilization", Type::Int32, 0),
+    F::new("averageUtilization", Type::Int32, F::POINTER),
     F::new("averageValue", Type::Quantity, 0),
     F::new("value", Type::Quantity, 0)];
 static W_AUTOSCALING_V2_METRIC_VALUE_STATUS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
@@ -2146,13 +2142,13 @@ static W_BATCH_V1_CRON_JOB_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static BATCH_V1_CRON_JOB_LIST: Message = Message::new("io.k8s.api.batch.v1.CronJobList", &F_BATCH_V1_CRON_JOB_LIST, &W_BATCH_V1_CRON_JOB_LIST);
 static F_BATCH_V1_CRON_JOB_SPEC: [F; 8] = [
     F::new("concurrencyPolicy", Type::String, 0),
-    F::new("failedJobsHistoryLimit", Type::Int32, 0),
+    F::new("failedJobsHistoryLimit", Type::Int32, F::POINTER),
     F::new("jobTemplate", Type::message(&BATCH_V1_JOB_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
     F::new("schedule", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("startingDeadlineSeconds", Type::Int64, 0),
-    F::new("successfulJobsHistoryLimit", Type::Int32, 0),
-    F::new("suspend", Type::Bool, 0),
-    F::new("timeZone", Type::String, 0)];
+    F::new("startingDeadlineSeconds", Type::Int64, F::POINTER),
+    F::new("successfulJobsHistoryLimit", Type::Int32, F::POINTER),
+    F::new("suspend", Type::Bool, F::POINTER),
+    F::new("timeZone", Type::String, F::POINTER)];
 static W_BATCH_V1_CRON_JOB_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 4), W::field(3, 0), W::field(4, 6), W::field(5, 2), W::field(6, 5), W::field(7, 1), W::field(8, 7)];
 pub static BATCH_V1_CRON_JOB_SPEC: Message = Message::new("io.k8s.api.batch.v1.CronJobSpec", &F_BATCH_V1_CRON_JOB_SPEC, &W_BATCH_V1_CRON_JOB_SPEC);
 static F_BATCH_V1_CRON_JOB_STATUS: [F; 3] = [
@@ -2193,23 +2189,23 @@ static F_BATCH_V1_JOB_SCHEDULING_CONFIGURATION: [F; 4] = [
 static W_BATCH_V1_JOB_SCHEDULING_CONFIGURATION: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1)];
 pub static BATCH_V1_JOB_SCHEDULING_CONFIGURATION: Message = Message::new("io.k8s.api.batch.v1.JobSchedulingConfiguration", &F_BATCH_V1_JOB_SCHEDULING_CONFIGURATION, &W_BATCH_V1_JOB_SCHEDULING_CONFIGURATION);
 static F_BATCH_V1_JOB_SPEC: [F; 17] = [
-    F::new("activeDeadlineSeconds", Type::Int64, 0),
-    F::new("backoffLimit", Type::Int32, 0),
-    F::new("backoffLimitPerIndex", Type::Int32, 0),
-    F::new("completionMode", Type::String, 0),
-    F::new("completions", Type::Int32, 0),
-    F::new("managedBy", Type::String, 0),
-    F::new("manualSelector", Type::Bool, 0),
-    F::new("maxFailedIndexes", Type::Int32, 0),
-    F::new("parallelism", Type::Int32, 0),
+    F::new("activeDeadlineSeconds", Type::Int64, F::POINTER),
+    F::new("backoffLimit", Type::Int32, F::POINTER),
+    F::new("backoffLimitPerIndex", Type::Int32, F::POINTER),
+    F::new("completionMode", Type::String, F::POINTER),
+    F::new("completions", Type::Int32, F::POINTER),
+    F::new("managedBy", Type::String, F::POINTER),
+    F::new("manualSelector", Type::Bool, F::POINTER),
+    F::new("maxFailedIndexes", Type::Int32, F::POINTER),
+    F::new("parallelism", Type::Int32, F::POINTER),
     F::new("podFailurePolicy", Type::message(&BATCH_V1_POD_FAILURE_POLICY), 0),
-    F::new("podReplacementPolicy", Type::String, 0),
+    F::new("podReplacementPolicy", Type::String, F::POINTER),
     F::new("scheduling", Type::message(&BATCH_V1_JOB_SCHEDULING_CONFIGURATION), 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("successPolicy", Type::message(&BATCH_V1_SUCCESS_POLICY), 0),
-    F::new("suspend", Type::Bool, 0),
+    F::new("suspend", Type::Bool, F::POINTER),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("ttlSecondsAfterFinished", Type::Int32, 0)];
+    F::new("ttlSecondsAfterFinished", Type::Int32, F::POINTER)];
 static W_BATCH_V1_JOB_SPEC: [W; 17] = [W::field(1, 8), W::field(2, 4), W::field(3, 0), W::field(4, 12), W::field(5, 6), W::field(6, 15), W::field(7, 1), W::field(8, 16), W::field(9, 3), W::field(10, 14), W::field(11, 9), W::field(12, 2), W::field(13, 7), W::field(14, 10), W::field(15, 5), W::field(16, 13), W::field(17, 11)];
 pub static BATCH_V1_JOB_SPEC: Message = Message::new("io.k8s.api.batch.v1.JobSpec", &F_BATCH_V1_JOB_SPEC, &W_BATCH_V1_JOB_SPEC);
 static F_BATCH_V1_JOB_STATUS: [F; 11] = [
@@ -2218,11 +2214,11 @@ static F_BATCH_V1_JOB_STATUS: [F; 11] = [
     F::new("completionTime", Type::Time, 0),
     F::new("conditions", Type::list(&LIST_107), F::MERGE),
     F::new("failed", Type::Int32, 0),
-    F::new("failedIndexes", Type::String, 0),
-    F::new("ready", Type::Int32, 0),
+    F::new("failedIndexes", Type::String, F::POINTER),
+    F::new("ready", Type::Int32, F::POINTER),
     F::new("startTime", Type::Time, 0),
     F::new("succeeded", Type::Int32, 0),
-    F::new("terminating", Type::Int32, 0),
+    F::new("terminating", Type::Int32, F::POINTER),
     F::new("uncountedTerminatedPods", Type::message(&BATCH_V1_UNCOUNTED_TERMINATED_PODS), 0)];
 static W_BATCH_V1_JOB_STATUS: [W; 11] = [W::field(1, 3), W::field(2, 7), W::field(3, 2), W::field(4, 0), W::field(5, 8), W::field(6, 4), W::field(7, 1), W::field(8, 10), W::field(9, 6), W::field(10, 5), W::field(11, 9)];
 pub static BATCH_V1_JOB_STATUS: Message = Message::new("io.k8s.api.batch.v1.JobStatus", &F_BATCH_V1_JOB_STATUS, &W_BATCH_V1_JOB_STATUS);
@@ -2236,7 +2232,7 @@ static F_BATCH_V1_POD_FAILURE_POLICY: [F; 1] = [
 static W_BATCH_V1_POD_FAILURE_POLICY: [W; 1] = [W::field(1, 0)];
 pub static BATCH_V1_POD_FAILURE_POLICY: Message = Message::new("io.k8s.api.batch.v1.PodFailurePolicy", &F_BATCH_V1_POD_FAILURE_POLICY, &W_BATCH_V1_POD_FAILURE_POLICY);
 static F_BATCH_V1_POD_FAILURE_POLICY_ON_EXIT_CODES_REQUIREMENT: [F; 3] = [
-    F::new("containerName", Type::String, 0),
+    F::new("containerName", Type::String, F::POINTER),
     F::new("operator", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("values", Type::list(&LIST_109), F::REQUIRED | F::ALWAYS)];
 static W_BATCH_V1_POD_FAILURE_POLICY_ON_EXIT_CODES_REQUIREMENT: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
@@ -2330,8 +2326,8 @@ static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: [F; 4] = [
 static W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1.CertificateSigningRequestList", &F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST, &W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST);
 static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_SPEC: [F; 8] = [
-    F::new("expirationSeconds", Type::Int32, 0),
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("expirationSeconds", Type::Int32, F::POINTER),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_7), 0),
     F::new("request", Type::Bytes, F::REQUIRED | F::ALWAYS),
     F::new("signerName", Type::String, F::REQUIRED | F::ALWAYS),
@@ -2445,7 +2441,7 @@ static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: [W; 2] = [W::fie
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequestList", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC: [F; 8] = [
     F::new("expirationSeconds", Type::Int32, 0),
-    F::new("extra", Type::map(&MAP_2), 0),
+    F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_0), 0),
     F::new("request", Type::Bytes, 0),
     F::new("signerName", Type::String, 0),
@@ -2532,12 +2528,12 @@ static W_COORDINATION_V1_LEASE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1_LEASE_LIST: Message = Message::new("io.k8s.api.coordination.v1.LeaseList", &F_COORDINATION_V1_LEASE_LIST, &W_COORDINATION_V1_LEASE_LIST);
 static F_COORDINATION_V1_LEASE_SPEC: [F; 7] = [
     F::new("acquireTime", Type::MicroTime, 0),
-    F::new("holderIdentity", Type::String, 0),
-    F::new("leaseDurationSeconds", Type::Int32, 0),
-    F::new("leaseTransitions", Type::Int32, 0),
-    F::new("preferredHolder", Type::String, 0),
+    F::new("holderIdentity", Type::String, F::POINTER),
+    F::new("leaseDurationSeconds", Type::Int32, F::POINTER),
+    F::new("leaseTransitions", Type::Int32, F::POINTER),
+    F::new("preferredHolder", Type::String, F::POINTER),
     F::new("renewTime", Type::MicroTime, 0),
-    F::new("strategy", Type::String, 0)];
+    F::new("strategy", Type::String, F::POINTER)];
 static W_COORDINATION_V1_LEASE_SPEC: [W; 7] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 5), W::field(5, 3), W::field(6, 6), W::field(7, 4)];
 pub static COORDINATION_V1_LEASE_SPEC: Message = Message::new("io.k8s.api.coordination.v1.LeaseSpec", &F_COORDINATION_V1_LEASE_SPEC, &W_COORDINATION_V1_LEASE_SPEC);
 static F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE: [F; 4] = [
@@ -2725,7 +2721,7 @@ static F_CORE_V1_CINDER_VOLUME_SOURCE: [F; 4] = [
 static W_CORE_V1_CINDER_VOLUME_SOURCE: [W; 4] = [W::field(1, 3), W::field(2, 0), W::field(3, 1), W::field(4, 2)];
 pub static CORE_V1_CINDER_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.CinderVolumeSource", &F_CORE_V1_CINDER_VOLUME_SOURCE, &W_CORE_V1_CINDER_VOLUME_SOURCE);
 static F_CORE_V1_CLIENT_IP_CONFIG: [F; 1] = [
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_CORE_V1_CLIENT_IP_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_CLIENT_IP_CONFIG: Message = Message::new("io.k8s.api.core.v1.ClientIPConfig", &F_CORE_V1_CLIENT_IP_CONFIG, &W_CORE_V1_CLIENT_IP_CONFIG);
 static F_CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION: [F; 6] = [
@@ -2760,22 +2756,22 @@ static W_CORE_V1_COMPONENT_STATUS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)
 pub static CORE_V1_COMPONENT_STATUS_LIST: Message = Message::new("io.k8s.api.core.v1.ComponentStatusList", &F_CORE_V1_COMPONENT_STATUS_LIST, &W_CORE_V1_COMPONENT_STATUS_LIST);
 static F_CORE_V1_CONFIG_MAP: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("binaryData", Type::map(&MAP_3), 0),
+    F::new("binaryData", Type::map(&MAP_2), 0),
     F::new("data", Type::map(&MAP_0), 0),
-    F::new("immutable", Type::Bool, 0),
+    F::new("immutable", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
 static W_CORE_V1_CONFIG_MAP: [W; 4] = [W::field(1, 5), W::field(2, 2), W::field(3, 1), W::field(4, 3)];
 pub static CORE_V1_CONFIG_MAP: Message = Message::new("io.k8s.api.core.v1.ConfigMap", &F_CORE_V1_CONFIG_MAP, &W_CORE_V1_CONFIG_MAP);
 static F_CORE_V1_CONFIG_MAP_ENV_SOURCE: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_CONFIG_MAP_ENV_SOURCE: [W; 2] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 1)];
 pub static CORE_V1_CONFIG_MAP_ENV_SOURCE: Message = Message::new("io.k8s.api.core.v1.ConfigMapEnvSource", &F_CORE_V1_CONFIG_MAP_ENV_SOURCE, &W_CORE_V1_CONFIG_MAP_ENV_SOURCE);
 static F_CORE_V1_CONFIG_MAP_KEY_SELECTOR: [F; 3] = [
     F::new("key", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_CONFIG_MAP_KEY_SELECTOR: [W; 3] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 0), W::field(3, 2)];
 pub static CORE_V1_CONFIG_MAP_KEY_SELECTOR: Message = Message::atomic("io.k8s.api.core.v1.ConfigMapKeySelector", &F_CORE_V1_CONFIG_MAP_KEY_SELECTOR, &W_CORE_V1_CONFIG_MAP_KEY_SELECTOR);
 static F_CORE_V1_CONFIG_MAP_LIST: [F; 4] = [
@@ -2796,15 +2792,15 @@ pub static CORE_V1_CONFIG_MAP_NODE_CONFIG_SOURCE: Message = Message::new("io.k8s
 static F_CORE_V1_CONFIG_MAP_PROJECTION: [F; 3] = [
     F::new("items", Type::list(&LIST_132), 0),
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_CONFIG_MAP_PROJECTION: [W; 3] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 0), W::field(4, 2)];
 pub static CORE_V1_CONFIG_MAP_PROJECTION: Message = Message::new("io.k8s.api.core.v1.ConfigMapProjection", &F_CORE_V1_CONFIG_MAP_PROJECTION, &W_CORE_V1_CONFIG_MAP_PROJECTION);
 static F_CORE_V1_CONFIG_MAP_VOLUME_SOURCE: [F; 5] = [
-    F::new("defaultMode", Type::Int32, 0),
+    F::new("defaultMode", Type::Int32, F::POINTER),
     F::new("defaultUser", Type::Int64, 0),
     F::new("items", Type::list(&LIST_132), 0),
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_CONFIG_MAP_VOLUME_SOURCE: [W; 5] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 2), W::field(3, 0), W::field(4, 4), W::field(5, 1)];
 pub static CORE_V1_CONFIG_MAP_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.ConfigMapVolumeSource", &F_CORE_V1_CONFIG_MAP_VOLUME_SOURCE, &W_CORE_V1_CONFIG_MAP_VOLUME_SOURCE);
 static F_CORE_V1_CONTAINER: [F; 25] = [
@@ -2821,7 +2817,7 @@ static F_CORE_V1_CONTAINER: [F; 25] = [
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_136), 0),
     F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
-    F::new("restartPolicy", Type::String, 0),
+    F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_137), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
     F::new("startupProbe", Type::message(&CORE_V1_PROBE), 0),
@@ -2895,7 +2891,7 @@ static F_CORE_V1_CONTAINER_STATE_WAITING: [F; 2] = [
 static W_CORE_V1_CONTAINER_STATE_WAITING: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_CONTAINER_STATE_WAITING: Message = Message::new("io.k8s.api.core.v1.ContainerStateWaiting", &F_CORE_V1_CONTAINER_STATE_WAITING, &W_CORE_V1_CONTAINER_STATE_WAITING);
 static F_CORE_V1_CONTAINER_STATUS: [F; 15] = [
-    F::new("allocatedResources", Type::map(&MAP_4), 0),
+    F::new("allocatedResources", Type::map(&MAP_3), 0),
     F::new("allocatedResourcesStatus", Type::list(&LIST_140), F::MERGE),
     F::new("containerID", Type::String, 0),
     F::new("image", Type::String, F::REQUIRED | F::ALWAYS),
@@ -2905,9 +2901,9 @@ static F_CORE_V1_CONTAINER_STATUS: [F; 15] = [
     F::new("ready", Type::Bool, F::REQUIRED | F::ALWAYS),
     F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
     F::new("restartCount", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("started", Type::Bool, 0),
+    F::new("started", Type::Bool, F::POINTER),
     F::new("state", Type::message(&CORE_V1_CONTAINER_STATE), 0),
-    F::new("stopSignal", Type::String, 0),
+    F::new("stopSignal", Type::String, F::POINTER),
     F::new("user", Type::message(&CORE_V1_CONTAINER_USER), 0),
     F::new("volumeMounts", Type::list(&LIST_141), F::MERGE)];
 static W_CORE_V1_CONTAINER_STATUS: [W; 15] = [W::field(1, 6), W::field(2, 11), W::field(3, 5), W::field(4, 7), W::field(5, 9), W::field(6, 3), W::field(7, 4), W::field(8, 2), W::field(9, 10), W::field(10, 0), W::field(11, 8), W::field(12, 14), W::field(13, 13), W::field(14, 1), W::field(15, 12)];
@@ -2926,14 +2922,14 @@ static W_CORE_V1_DOWNWARD_API_PROJECTION: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_DOWNWARD_API_PROJECTION: Message = Message::new("io.k8s.api.core.v1.DownwardAPIProjection", &F_CORE_V1_DOWNWARD_API_PROJECTION, &W_CORE_V1_DOWNWARD_API_PROJECTION);
 static F_CORE_V1_DOWNWARD_API_VOLUME_FILE: [F; 5] = [
     F::new("fieldRef", Type::message(&CORE_V1_OBJECT_FIELD_SELECTOR), 0),
-    F::new("mode", Type::Int32, 0),
+    F::new("mode", Type::Int32, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("resourceFieldRef", Type::message(&CORE_V1_RESOURCE_FIELD_SELECTOR), 0),
     F::new("user", Type::Int64, 0)];
 static W_CORE_V1_DOWNWARD_API_VOLUME_FILE: [W; 5] = [W::field(1, 2), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 4)];
 pub static CORE_V1_DOWNWARD_API_VOLUME_FILE: Message = Message::new("io.k8s.api.core.v1.DownwardAPIVolumeFile", &F_CORE_V1_DOWNWARD_API_VOLUME_FILE, &W_CORE_V1_DOWNWARD_API_VOLUME_FILE);
 static F_CORE_V1_DOWNWARD_API_VOLUME_SOURCE: [F; 3] = [
-    F::new("defaultMode", Type::Int32, 0),
+    F::new("defaultMode", Type::Int32, F::POINTER),
     F::new("defaultUser", Type::Int64, 0),
     F::new("items", Type::list(&LIST_142), 0)];
 static W_CORE_V1_DOWNWARD_API_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
@@ -2947,15 +2943,15 @@ pub static CORE_V1_EMPTY_DIR_VOLUME_SOURCE: Message = Message::new("io.k8s.api.c
 static F_CORE_V1_ENDPOINT_ADDRESS: [F; 4] = [
     F::new("hostname", Type::String, 0),
     F::new("ip", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("targetRef", Type::message(&CORE_V1_OBJECT_REFERENCE), 0)];
 static W_CORE_V1_ENDPOINT_ADDRESS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static CORE_V1_ENDPOINT_ADDRESS: Message = Message::atomic("io.k8s.api.core.v1.EndpointAddress", &F_CORE_V1_ENDPOINT_ADDRESS, &W_CORE_V1_ENDPOINT_ADDRESS);
 static F_CORE_V1_ENDPOINT_PORT: [F; 4] = [
-    F::new("appProtocol", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("appProtocol", Type::String, F::POINTER),
+    F::new("name", Type::String, F::POINTER),
     F::new("port", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("protocol", Type::String, 0)];
+    F::new("protocol", Type::String, F::POINTER)];
 static W_CORE_V1_ENDPOINT_PORT: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static CORE_V1_ENDPOINT_PORT: Message = Message::atomic("io.k8s.api.core.v1.EndpointPort", &F_CORE_V1_ENDPOINT_PORT, &W_CORE_V1_ENDPOINT_PORT);
 static F_CORE_V1_ENDPOINT_SUBSET: [F; 3] = [
@@ -3012,7 +3008,7 @@ static F_CORE_V1_EPHEMERAL_CONTAINER: [F; 26] = [
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_136), 0),
     F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
-    F::new("restartPolicy", Type::String, 0),
+    F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_137), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
     F::new("startupProbe", Type::message(&CORE_V1_PROBE), 0),
@@ -3198,7 +3194,7 @@ static W_CORE_V1_HOST_IP: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_HOST_IP: Message = Message::new("io.k8s.api.core.v1.HostIP", &F_CORE_V1_HOST_IP, &W_CORE_V1_HOST_IP);
 static F_CORE_V1_HOST_PATH_VOLUME_SOURCE: [F; 2] = [
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::POINTER)];
 static W_CORE_V1_HOST_PATH_VOLUME_SOURCE: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_HOST_PATH_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.HostPathVolumeSource", &F_CORE_V1_HOST_PATH_VOLUME_SOURCE, &W_CORE_V1_HOST_PATH_VOLUME_SOURCE);
 static F_CORE_V1_ISCSI_PERSISTENT_VOLUME_SOURCE: [F; 11] = [
@@ -3240,7 +3236,7 @@ static W_CORE_V1_IMAGE_VOLUME_STATUS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_IMAGE_VOLUME_STATUS: Message = Message::new("io.k8s.api.core.v1.ImageVolumeStatus", &F_CORE_V1_IMAGE_VOLUME_STATUS, &W_CORE_V1_IMAGE_VOLUME_STATUS);
 static F_CORE_V1_KEY_TO_PATH: [F; 4] = [
     F::new("key", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("mode", Type::Int32, 0),
+    F::new("mode", Type::Int32, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("user", Type::Int64, 0)];
 static W_CORE_V1_KEY_TO_PATH: [W; 4] = [W::field(1, 0), W::field(2, 2), W::field(3, 1), W::field(4, 3)];
@@ -3266,11 +3262,11 @@ static F_CORE_V1_LIMIT_RANGE: [F; 4] = [
 static W_CORE_V1_LIMIT_RANGE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CORE_V1_LIMIT_RANGE: Message = Message::new("io.k8s.api.core.v1.LimitRange", &F_CORE_V1_LIMIT_RANGE, &W_CORE_V1_LIMIT_RANGE);
 static F_CORE_V1_LIMIT_RANGE_ITEM: [F; 6] = [
-    F::new("default", Type::map(&MAP_4), 0),
-    F::new("defaultRequest", Type::map(&MAP_4), 0),
-    F::new("max", Type::map(&MAP_4), 0),
-    F::new("maxLimitRequestRatio", Type::map(&MAP_4), 0),
-    F::new("min", Type::map(&MAP_4), 0),
+    F::new("default", Type::map(&MAP_3), 0),
+    F::new("defaultRequest", Type::map(&MAP_3), 0),
+    F::new("max", Type::map(&MAP_3), 0),
+    F::new("maxLimitRequestRatio", Type::map(&MAP_3), 0),
+    F::new("min", Type::map(&MAP_3), 0),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_LIMIT_RANGE_ITEM: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 4), W::field(4, 0), W::field(5, 1), W::field(6, 3)];
 pub static CORE_V1_LIMIT_RANGE_ITEM: Message = Message::new("io.k8s.api.core.v1.LimitRangeItem", &F_CORE_V1_LIMIT_RANGE_ITEM, &W_CORE_V1_LIMIT_RANGE_ITEM);
@@ -3480,8 +3476,8 @@ static W_CORE_V1_NODE_SPEC: [W; 8] = [W::field(1, 2), W::field(2, 1), W::field(3
 pub static CORE_V1_NODE_SPEC: Message = Message::new("io.k8s.api.core.v1.NodeSpec", &F_CORE_V1_NODE_SPEC, &W_CORE_V1_NODE_SPEC);
 static F_CORE_V1_NODE_STATUS: [F; 14] = [
     F::new("addresses", Type::list(&LIST_171), F::MERGE),
-    F::new("allocatable", Type::map(&MAP_4), 0),
-    F::new("capacity", Type::map(&MAP_4), 0),
+    F::new("allocatable", Type::map(&MAP_3), 0),
+    F::new("capacity", Type::map(&MAP_3), 0),
     F::new("conditions", Type::list(&LIST_172), F::MERGE),
     F::new("config", Type::message(&CORE_V1_NODE_CONFIG_STATUS), 0),
     F::new("daemonEndpoints", Type::message(&CORE_V1_NODE_DAEMON_ENDPOINTS), 0),
@@ -3567,19 +3563,19 @@ static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC: [F; 9] = [
     F::new("dataSourceRef", Type::message(&CORE_V1_TYPED_OBJECT_REFERENCE), 0),
     F::new("resources", Type::message(&CORE_V1_VOLUME_RESOURCE_REQUIREMENTS), 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("storageClassName", Type::String, 0),
-    F::new("volumeAttributesClassName", Type::String, 0),
-    F::new("volumeMode", Type::String, 0),
+    F::new("storageClassName", Type::String, F::POINTER),
+    F::new("volumeAttributesClassName", Type::String, F::POINTER),
+    F::new("volumeMode", Type::String, F::POINTER),
     F::new("volumeName", Type::String, 0)];
 static W_CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC: [W; 9] = [W::field(1, 0), W::field(2, 3), W::field(3, 8), W::field(4, 4), W::field(5, 5), W::field(6, 7), W::field(7, 1), W::field(8, 2), W::field(9, 6)];
 pub static CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeClaimSpec", &F_CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC, &W_CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC);
 static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS: [F; 9] = [
     F::new("accessModes", Type::list(&LIST_7), 0),
     F::new("allocatedResourceStatuses", Type::map(&MAP_0), 0),
-    F::new("allocatedResources", Type::map(&MAP_4), 0),
-    F::new("capacity", Type::map(&MAP_4), 0),
+    F::new("allocatedResources", Type::map(&MAP_3), 0),
+    F::new("capacity", Type::map(&MAP_3), 0),
     F::new("conditions", Type::list(&LIST_176), F::MERGE),
-    F::new("currentVolumeAttributesClassName", Type::String, 0),
+    F::new("currentVolumeAttributesClassName", Type::String, F::POINTER),
     F::new("healthStatus", Type::message(&CORE_V1_VOLUME_HEALTH_STATUS), 0),
     F::new("modifyVolumeStatus", Type::message(&CORE_V1_MODIFY_VOLUME_STATUS), 0),
     F::new("phase", Type::String, 0)];
@@ -3632,7 +3628,7 @@ static F_CORE_V1_PERSISTENT_VOLUME_SPEC: [F; 31] = [
     F::new("awsElasticBlockStore", Type::message(&CORE_V1_AWS_ELASTIC_BLOCK_STORE_VOLUME_SOURCE), 0),
     F::new("azureDisk", Type::message(&CORE_V1_AZURE_DISK_VOLUME_SOURCE), 0),
     F::new("azureFile", Type::message(&CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE), 0),
-    F::new("capacity", Type::map(&MAP_4), 0),
+    F::new("capacity", Type::map(&MAP_3), 0),
     F::new("cephfs", Type::message(&CORE_V1_CEPH_FS_PERSISTENT_VOLUME_SOURCE), 0),
     F::new("cinder", Type::message(&CORE_V1_CINDER_PERSISTENT_VOLUME_SOURCE), 0),
     F::new("claimRef", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
@@ -3656,8 +3652,8 @@ static F_CORE_V1_PERSISTENT_VOLUME_SPEC: [F; 31] = [
     F::new("scaleIO", Type::message(&CORE_V1_SCALE_IO_PERSISTENT_VOLUME_SOURCE), 0),
     F::new("storageClassName", Type::String, 0),
     F::new("storageos", Type::message(&CORE_V1_STORAGE_OS_PERSISTENT_VOLUME_SOURCE), 0),
-    F::new("volumeAttributesClassName", Type::String, 0),
-    F::new("volumeMode", Type::String, 0),
+    F::new("volumeAttributesClassName", Type::String, F::POINTER),
+    F::new("volumeMode", Type::String, F::POINTER),
     F::new("vsphereVolume", Type::message(&CORE_V1_VSPHERE_VIRTUAL_DISK_VOLUME_SOURCE), 0)];
 static W_CORE_V1_PERSISTENT_VOLUME_SPEC: [W; 10] = [W::field(1, 4), W::embed(2, &CORE_V1_PERSISTENT_VOLUME_SOURCE), W::field(3, 0), W::field(4, 7), W::field(5, 20), W::field(6, 26), W::field(7, 17), W::field(8, 29), W::field(9, 19), W::field(10, 28)];
 pub static CORE_V1_PERSISTENT_VOLUME_SPEC: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeSpec", &F_CORE_V1_PERSISTENT_VOLUME_SPEC, &W_CORE_V1_PERSISTENT_VOLUME_SPEC);
@@ -3825,16 +3821,16 @@ static W_CORE_V1_POD_SCHEDULING_GROUP: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_POD_SCHEDULING_GROUP: Message = Message::new("io.k8s.api.core.v1.PodSchedulingGroup", &F_CORE_V1_POD_SCHEDULING_GROUP, &W_CORE_V1_POD_SCHEDULING_GROUP);
 static F_CORE_V1_POD_SECURITY_CONTEXT: [F; 13] = [
     F::new("appArmorProfile", Type::message(&CORE_V1_APP_ARMOR_PROFILE), 0),
-    F::new("fsGroup", Type::Int64, 0),
-    F::new("fsGroupChangePolicy", Type::String, 0),
-    F::new("runAsGroup", Type::Int64, 0),
-    F::new("runAsNonRoot", Type::Bool, 0),
-    F::new("runAsUser", Type::Int64, 0),
-    F::new("seLinuxChangePolicy", Type::String, 0),
+    F::new("fsGroup", Type::Int64, F::POINTER),
+    F::new("fsGroupChangePolicy", Type::String, F::POINTER),
+    F::new("runAsGroup", Type::Int64, F::POINTER),
+    F::new("runAsNonRoot", Type::Bool, F::POINTER),
+    F::new("runAsUser", Type::Int64, F::POINTER),
+    F::new("seLinuxChangePolicy", Type::String, F::POINTER),
     F::new("seLinuxOptions", Type::message(&CORE_V1_SE_LINUX_OPTIONS), 0),
     F::new("seccompProfile", Type::message(&CORE_V1_SECCOMP_PROFILE), 0),
     F::new("supplementalGroups", Type::list(&LIST_158), 0),
-    F::new("supplementalGroupsPolicy", Type::String, 0),
+    F::new("supplementalGroupsPolicy", Type::String, F::POINTER),
     F::new("sysctls", Type::list(&LIST_184), 0),
     F::new("windowsOptions", Type::message(&CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS), 0)];
 static W_CORE_V1_POD_SECURITY_CONTEXT: [W; 13] = [W::field(1, 7), W::field(2, 5), W::field(3, 4), W::field(4, 9), W::field(5, 1), W::field(6, 3), W::field(7, 11), W::field(8, 12), W::field(9, 2), W::field(10, 8), W::field(11, 0), W::field(12, 10), W::field(13, 6)];
@@ -3844,53 +3840,53 @@ static F_CORE_V1_POD_SIGNATURE: [F; 1] = [
 static W_CORE_V1_POD_SIGNATURE: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_POD_SIGNATURE: Message = Message::new("io.k8s.api.core.v1.PodSignature", &F_CORE_V1_POD_SIGNATURE, &W_CORE_V1_POD_SIGNATURE);
 static F_CORE_V1_POD_SPEC: [F; 43] = [
-    F::new("activeDeadlineSeconds", Type::Int64, 0),
+    F::new("activeDeadlineSeconds", Type::Int64, F::POINTER),
     F::new("affinity", Type::message(&CORE_V1_AFFINITY), 0),
-    F::new("automountServiceAccountToken", Type::Bool, 0),
+    F::new("automountServiceAccountToken", Type::Bool, F::POINTER),
     F::new("containers", Type::list(&LIST_185), F::REQUIRED | F::MERGE | F::ALWAYS),
     F::new("dnsConfig", Type::message(&CORE_V1_POD_DNS_CONFIG), 0),
     F::new("dnsPolicy", Type::String, 0),
-    F::new("enableServiceLinks", Type::Bool, 0),
+    F::new("enableServiceLinks", Type::Bool, F::POINTER),
     F::new("ephemeralContainers", Type::list(&LIST_186), F::MERGE),
     F::new("evictionResponders", Type::list(&LIST_187), F::MERGE),
     F::new("hostAliases", Type::list(&LIST_188), F::MERGE),
     F::new("hostIPC", Type::Bool, 0),
     F::new("hostNetwork", Type::Bool, 0),
     F::new("hostPID", Type::Bool, 0),
-    F::new("hostUsers", Type::Bool, 0),
+    F::new("hostUsers", Type::Bool, F::POINTER),
     F::new("hostname", Type::String, 0),
-    F::new("hostnameOverride", Type::String, 0),
+    F::new("hostnameOverride", Type::String, F::POINTER),
     F::new("imagePullSecrets", Type::list(&LIST_189), F::MERGE),
     F::new("initContainers", Type::list(&LIST_185), F::MERGE),
     F::new("nodeName", Type::String, 0),
-    F::new("nodeSelector", Type::map(&MAP_5), F::ATOMIC),
+    F::new("nodeSelector", Type::map(&MAP_4), F::ATOMIC),
     F::new("os", Type::message(&CORE_V1_POD_OS), 0),
-    F::new("overhead", Type::map(&MAP_4), 0),
-    F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("overhead", Type::map(&MAP_3), 0),
+    F::new("preemptionPolicy", Type::String, F::POINTER),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("readinessGates", Type::list(&LIST_190), 0),
     F::new("resourceClaims", Type::list(&LIST_191), F::MERGE | F::RETAIN_KEYS),
     F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
     F::new("restartPolicy", Type::String, 0),
-    F::new("runtimeClassName", Type::String, 0),
+    F::new("runtimeClassName", Type::String, F::POINTER),
     F::new("schedulerName", Type::String, 0),
     F::new("schedulingGates", Type::list(&LIST_192), F::MERGE),
     F::new("schedulingGroup", Type::message(&CORE_V1_POD_SCHEDULING_GROUP), 0),
     F::new("securityContext", Type::message(&CORE_V1_POD_SECURITY_CONTEXT), 0),
     F::new("serviceAccount", Type::String, 0),
     F::new("serviceAccountName", Type::String, 0),
-    F::new("setHostnameAsFQDN", Type::Bool, 0),
-    F::new("shareProcessNamespace", Type::Bool, 0),
+    F::new("setHostnameAsFQDN", Type::Bool, F::POINTER),
+    F::new("shareProcessNamespace", Type::Bool, F::POINTER),
     F::new("subdomain", Type::String, 0),
-    F::new("terminationGracePeriodSeconds", Type::Int64, 0),
+    F::new("terminationGracePeriodSeconds", Type::Int64, F::POINTER),
     F::new("tolerations", Type::list(&LIST_193), 0),
     F::new("topologySpreadConstraints", Type::list(&LIST_194), F::MERGE),
     F::new("volumes", Type::list(&LIST_195), F::MERGE | F::RETAIN_KEYS)];
 static W_CORE_V1_POD_SPEC: [W; 43] = [W::field(1, 42), W::field(2, 3), W::field(3, 28), W::field(4, 39), W::field(5, 0), W::field(6, 5), W::field(7, 19), W::field(8, 35), W::field(9, 34), W::field(10, 18), W::field(11, 11), W::field(12, 12), W::field(13, 10), W::field(14, 33), W::field(15, 16), W::field(16, 14), W::field(17, 38), W::field(18, 1), W::field(19, 30), W::field(20, 17), W::field(21, 2), W::field(22, 40), W::field(23, 9), W::field(24, 24), W::field(25, 23), W::field(26, 4), W::field(27, 37), W::field(28, 25), W::field(29, 29), W::field(30, 6), W::field(31, 22), W::field(32, 21), W::field(33, 41), W::field(34, 7), W::field(35, 36), W::field(36, 20), W::field(37, 13), W::field(38, 31), W::field(39, 26), W::field(40, 27), W::field(41, 15), W::field(43, 32), W::field(44, 8)];
 pub static CORE_V1_POD_SPEC: Message = Message::new("io.k8s.api.core.v1.PodSpec", &F_CORE_V1_POD_SPEC, &W_CORE_V1_POD_SPEC);
 static F_CORE_V1_POD_STATUS: [F; 22] = [
-    F::new("allocatedResources", Type::map(&MAP_4), 0),
+    F::new("allocatedResources", Type::map(&MAP_3), 0),
     F::new("conditions", Type::list(&LIST_196), F::MERGE),
     F::new("containerStatuses", Type::list(&LIST_197), 0),
     F::new("ephemeralContainerStatuses", Type::list(&LIST_197), 0),
@@ -3940,7 +3936,7 @@ static F_CORE_V1_POD_VOLUME_HEALTH: [F; 3] = [
 static W_CORE_V1_POD_VOLUME_HEALTH: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_POD_VOLUME_HEALTH: Message = Message::new("io.k8s.api.core.v1.PodVolumeHealth", &F_CORE_V1_POD_VOLUME_HEALTH, &W_CORE_V1_POD_VOLUME_HEALTH);
 static F_CORE_V1_PORT_STATUS: [F; 3] = [
-    F::new("error", Type::String, 0),
+    F::new("error", Type::String, F::POINTER),
     F::new("port", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("protocol", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_PORT_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
@@ -3976,7 +3972,7 @@ static F_CORE_V1_PROBE: [F; 10] = [
     F::new("periodSeconds", Type::Int32, 0),
     F::new("successThreshold", Type::Int32, 0),
     F::new("tcpSocket", Type::message(&CORE_V1_TCP_SOCKET_ACTION), 0),
-    F::new("terminationGracePeriodSeconds", Type::Int64, 0),
+    F::new("terminationGracePeriodSeconds", Type::Int64, F::POINTER),
     F::new("timeoutSeconds", Type::Int32, 0)];
 static W_CORE_V1_PROBE: [W; 7] = [W::embed(1, &CORE_V1_PROBE_HANDLER), W::field(2, 4), W::field(3, 9), W::field(4, 5), W::field(5, 6), W::field(6, 1), W::field(7, 8)];
 pub static CORE_V1_PROBE: Message = Message::new("io.k8s.api.core.v1.Probe", &F_CORE_V1_PROBE, &W_CORE_V1_PROBE);
@@ -3988,7 +3984,7 @@ static F_CORE_V1_PROBE_HANDLER: [F; 4] = [
 static W_CORE_V1_PROBE_HANDLER: [W; 4] = [W::field(1, 0), W::field(2, 2), W::field(3, 3), W::field(4, 1)];
 pub static CORE_V1_PROBE_HANDLER: Message = Message::new("io.k8s.api.core.v1.ProbeHandler", &F_CORE_V1_PROBE_HANDLER, &W_CORE_V1_PROBE_HANDLER);
 static F_CORE_V1_PROJECTED_VOLUME_SOURCE: [F; 3] = [
-    F::new("defaultMode", Type::Int32, 0),
+    F::new("defaultMode", Type::Int32, F::POINTER),
     F::new("defaultUser", Type::Int64, 0),
     F::new("sources", Type::list(&LIST_205), 0)];
 static W_CORE_V1_PROJECTED_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
@@ -4057,8 +4053,8 @@ static W_CORE_V1_REPLICATION_CONTROLLER_LIST: [W; 2] = [W::field(1, 3), W::field
 pub static CORE_V1_REPLICATION_CONTROLLER_LIST: Message = Message::new("io.k8s.api.core.v1.ReplicationControllerList", &F_CORE_V1_REPLICATION_CONTROLLER_LIST, &W_CORE_V1_REPLICATION_CONTROLLER_LIST);
 static F_CORE_V1_REPLICATION_CONTROLLER_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_5), F::ATOMIC),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_4), F::ATOMIC),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
 static W_CORE_V1_REPLICATION_CONTROLLER_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static CORE_V1_REPLICATION_CONTROLLER_SPEC: Message = Message::new("io.k8s.api.core.v1.ReplicationControllerSpec", &F_CORE_V1_REPLICATION_CONTROLLER_SPEC, &W_CORE_V1_REPLICATION_CONTROLLER_SPEC);
@@ -4104,20 +4100,20 @@ static F_CORE_V1_RESOURCE_QUOTA_LIST: [F; 4] = [
 static W_CORE_V1_RESOURCE_QUOTA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_RESOURCE_QUOTA_LIST: Message = Message::new("io.k8s.api.core.v1.ResourceQuotaList", &F_CORE_V1_RESOURCE_QUOTA_LIST, &W_CORE_V1_RESOURCE_QUOTA_LIST);
 static F_CORE_V1_RESOURCE_QUOTA_SPEC: [F; 3] = [
-    F::new("hard", Type::map(&MAP_4), 0),
+    F::new("hard", Type::map(&MAP_3), 0),
     F::new("scopeSelector", Type::message(&CORE_V1_SCOPE_SELECTOR), 0),
     F::new("scopes", Type::list(&LIST_7), 0)];
 static W_CORE_V1_RESOURCE_QUOTA_SPEC: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static CORE_V1_RESOURCE_QUOTA_SPEC: Message = Message::new("io.k8s.api.core.v1.ResourceQuotaSpec", &F_CORE_V1_RESOURCE_QUOTA_SPEC, &W_CORE_V1_RESOURCE_QUOTA_SPEC);
 static F_CORE_V1_RESOURCE_QUOTA_STATUS: [F; 2] = [
-    F::new("hard", Type::map(&MAP_4), 0),
-    F::new("used", Type::map(&MAP_4), 0)];
+    F::new("hard", Type::map(&MAP_3), 0),
+    F::new("used", Type::map(&MAP_3), 0)];
 static W_CORE_V1_RESOURCE_QUOTA_STATUS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_RESOURCE_QUOTA_STATUS: Message = Message::new("io.k8s.api.core.v1.ResourceQuotaStatus", &F_CORE_V1_RESOURCE_QUOTA_STATUS, &W_CORE_V1_RESOURCE_QUOTA_STATUS);
 static F_CORE_V1_RESOURCE_REQUIREMENTS: [F; 3] = [
     F::new("claims", Type::list(&LIST_209), 0),
-    F::new("limits", Type::map(&MAP_4), 0),
-    F::new("requests", Type::map(&MAP_4), 0)];
+    F::new("limits", Type::map(&MAP_3), 0),
+    F::new("requests", Type::map(&MAP_3), 0)];
 static W_CORE_V1_RESOURCE_REQUIREMENTS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static CORE_V1_RESOURCE_REQUIREMENTS: Message = Message::new("io.k8s.api.core.v1.ResourceRequirements", &F_CORE_V1_RESOURCE_REQUIREMENTS, &W_CORE_V1_RESOURCE_REQUIREMENTS);
 static F_CORE_V1_RESOURCE_STATUS: [F; 2] = [
@@ -4175,8 +4171,8 @@ static W_CORE_V1_SECCOMP_PROFILE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_SECCOMP_PROFILE: Message = Message::new("io.k8s.api.core.v1.SeccompProfile", &F_CORE_V1_SECCOMP_PROFILE, &W_CORE_V1_SECCOMP_PROFILE);
 static F_CORE_V1_SECRET: [F; 7] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::map(&MAP_3), 0),
-    F::new("immutable", Type::Bool, 0),
+    F::new("data", Type::map(&MAP_2), 0),
+    F::new("immutable", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
     F::new("stringData", Type::map(&MAP_0), 0),
@@ -4185,13 +4181,13 @@ static W_CORE_V1_SECRET: [W; 5] = [W::field(1, 4), W::field(2, 1), W::field(3, 6
 pub static CORE_V1_SECRET: Message = Message::new("io.k8s.api.core.v1.Secret", &F_CORE_V1_SECRET, &W_CORE_V1_SECRET);
 static F_CORE_V1_SECRET_ENV_SOURCE: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_SECRET_ENV_SOURCE: [W; 2] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 1)];
 pub static CORE_V1_SECRET_ENV_SOURCE: Message = Message::new("io.k8s.api.core.v1.SecretEnvSource", &F_CORE_V1_SECRET_ENV_SOURCE, &W_CORE_V1_SECRET_ENV_SOURCE);
 static F_CORE_V1_SECRET_KEY_SELECTOR: [F; 3] = [
     F::new("key", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_SECRET_KEY_SELECTOR: [W; 3] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 0), W::field(3, 2)];
 pub static CORE_V1_SECRET_KEY_SELECTOR: Message = Message::atomic("io.k8s.api.core.v1.SecretKeySelector", &F_CORE_V1_SECRET_KEY_SELECTOR, &W_CORE_V1_SECRET_KEY_SELECTOR);
 static F_CORE_V1_SECRET_LIST: [F; 4] = [
@@ -4204,7 +4200,7 @@ pub static CORE_V1_SECRET_LIST: Message = Message::new("io.k8s.api.core.v1.Secre
 static F_CORE_V1_SECRET_PROJECTION: [F; 3] = [
     F::new("items", Type::list(&LIST_132), 0),
     F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0)];
+    F::new("optional", Type::Bool, F::POINTER)];
 static W_CORE_V1_SECRET_PROJECTION: [W; 3] = [W::embed(1, &CORE_V1_LOCAL_OBJECT_REFERENCE), W::field(2, 0), W::field(4, 2)];
 pub static CORE_V1_SECRET_PROJECTION: Message = Message::new("io.k8s.api.core.v1.SecretProjection", &F_CORE_V1_SECRET_PROJECTION, &W_CORE_V1_SECRET_PROJECTION);
 static F_CORE_V1_SECRET_REFERENCE: [F; 2] = [
@@ -4213,23 +4209,23 @@ static F_CORE_V1_SECRET_REFERENCE: [F; 2] = [
 static W_CORE_V1_SECRET_REFERENCE: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_SECRET_REFERENCE: Message = Message::atomic("io.k8s.api.core.v1.SecretReference", &F_CORE_V1_SECRET_REFERENCE, &W_CORE_V1_SECRET_REFERENCE);
 static F_CORE_V1_SECRET_VOLUME_SOURCE: [F; 5] = [
-    F::new("defaultMode", Type::Int32, 0),
+    F::new("defaultMode", Type::Int32, F::POINTER),
     F::new("defaultUser", Type::Int64, 0),
     F::new("items", Type::list(&LIST_132), 0),
-    F::new("optional", Type::Bool, 0),
+    F::new("optional", Type::Bool, F::POINTER),
     F::new("secretName", Type::String, 0)];
 static W_CORE_V1_SECRET_VOLUME_SOURCE: [W; 5] = [W::field(1, 4), W::field(2, 2), W::field(3, 0), W::field(4, 3), W::field(5, 1)];
 pub static CORE_V1_SECRET_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.SecretVolumeSource", &F_CORE_V1_SECRET_VOLUME_SOURCE, &W_CORE_V1_SECRET_VOLUME_SOURCE);
 static F_CORE_V1_SECURITY_CONTEXT: [F; 12] = [
-    F::new("allowPrivilegeEscalation", Type::Bool, 0),
+    F::new("allowPrivilegeEscalation", Type::Bool, F::POINTER),
     F::new("appArmorProfile", Type::message(&CORE_V1_APP_ARMOR_PROFILE), 0),
     F::new("capabilities", Type::message(&CORE_V1_CAPABILITIES), 0),
-    F::new("privileged", Type::Bool, 0),
-    F::new("procMount", Type::String, 0),
-    F::new("readOnlyRootFilesystem", Type::Bool, 0),
-    F::new("runAsGroup", Type::Int64, 0),
-    F::new("runAsNonRoot", Type::Bool, 0),
-    F::new("runAsUser", Type::Int64, 0),
+    F::new("privileged", Type::Bool, F::POINTER),
+    F::new("procMount", Type::String, F::POINTER),
+    F::new("readOnlyRootFilesystem", Type::Bool, F::POINTER),
+    F::new("runAsGroup", Type::Int64, F::POINTER),
+    F::new("runAsNonRoot", Type::Bool, F::POINTER),
+    F::new("runAsUser", Type::Int64, F::POINTER),
     F::new("seLinuxOptions", Type::message(&CORE_V1_SE_LINUX_OPTIONS), 0),
     F::new("seccompProfile", Type::message(&CORE_V1_SECCOMP_PROFILE), 0),
     F::new("windowsOptions", Type::message(&CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS), 0)];
@@ -4251,7 +4247,7 @@ static W_CORE_V1_SERVICE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 
 pub static CORE_V1_SERVICE: Message = Message::new("io.k8s.api.core.v1.Service", &F_CORE_V1_SERVICE, &W_CORE_V1_SERVICE);
 static F_CORE_V1_SERVICE_ACCOUNT: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("automountServiceAccountToken", Type::Bool, 0),
+    F::new("automountServiceAccountToken", Type::Bool, F::POINTER),
     F::new("imagePullSecrets", Type::list(&LIST_213), 0),
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
@@ -4267,7 +4263,7 @@ static W_CORE_V1_SERVICE_ACCOUNT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)]
 pub static CORE_V1_SERVICE_ACCOUNT_LIST: Message = Message::new("io.k8s.api.core.v1.ServiceAccountList", &F_CORE_V1_SERVICE_ACCOUNT_LIST, &W_CORE_V1_SERVICE_ACCOUNT_LIST);
 static F_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION: [F; 4] = [
     F::new("audience", Type::String, 0),
-    F::new("expirationSeconds", Type::Int64, 0),
+    F::new("expirationSeconds", Type::Int64, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("user", Type::Int64, 0)];
 static W_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 3)];
@@ -4280,7 +4276,7 @@ static F_CORE_V1_SERVICE_LIST: [F; 4] = [
 static W_CORE_V1_SERVICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_SERVICE_LIST: Message = Message::new("io.k8s.api.core.v1.ServiceList", &F_CORE_V1_SERVICE_LIST, &W_CORE_V1_SERVICE_LIST);
 static F_CORE_V1_SERVICE_PORT: [F; 6] = [
-    F::new("appProtocol", Type::String, 0),
+    F::new("appProtocol", Type::String, F::POINTER),
     F::new("name", Type::String, 0),
     F::new("nodePort", Type::Int32, 0),
     F::new("port", Type::Int32, F::REQUIRED | F::ALWAYS),
@@ -4295,25 +4291,25 @@ static F_CORE_V1_SERVICE_PROXY_OPTIONS: [F; 3] = [
 static W_CORE_V1_SERVICE_PROXY_OPTIONS: [W; 1] = [W::field(1, 2)];
 pub static CORE_V1_SERVICE_PROXY_OPTIONS: Message = Message::new("io.k8s.api.core.v1.ServiceProxyOptions", &F_CORE_V1_SERVICE_PROXY_OPTIONS, &W_CORE_V1_SERVICE_PROXY_OPTIONS);
 static F_CORE_V1_SERVICE_SPEC: [F; 20] = [
-    F::new("allocateLoadBalancerNodePorts", Type::Bool, 0),
+    F::new("allocateLoadBalancerNodePorts", Type::Bool, F::POINTER),
     F::new("clusterIP", Type::String, 0),
     F::new("clusterIPs", Type::list(&LIST_7), 0),
     F::new("externalIPs", Type::list(&LIST_7), 0),
     F::new("externalName", Type::String, 0),
     F::new("externalTrafficPolicy", Type::String, 0),
     F::new("healthCheckNodePort", Type::Int32, 0),
-    F::new("internalTrafficPolicy", Type::String, 0),
+    F::new("internalTrafficPolicy", Type::String, F::POINTER),
     F::new("ipFamilies", Type::list(&LIST_7), 0),
-    F::new("ipFamilyPolicy", Type::String, 0),
-    F::new("loadBalancerClass", Type::String, 0),
+    F::new("ipFamilyPolicy", Type::String, F::POINTER),
+    F::new("loadBalancerClass", Type::String, F::POINTER),
     F::new("loadBalancerIP", Type::String, 0),
     F::new("loadBalancerSourceRanges", Type::list(&LIST_7), 0),
     F::new("ports", Type::list(&LIST_217), F::MERGE),
     F::new("publishNotReadyAddresses", Type::Bool, 0),
-    F::new("selector", Type::map(&MAP_5), F::ATOMIC),
+    F::new("selector", Type::map(&MAP_4), F::ATOMIC),
     F::new("sessionAffinity", Type::String, 0),
     F::new("sessionAffinityConfig", Type::message(&CORE_V1_SESSION_AFFINITY_CONFIG), 0),
-    F::new("trafficDistribution", Type::String, 0),
+    F::new("trafficDistribution", Type::String, F::POINTER),
     F::new("type", Type::String, 0)];
 static W_CORE_V1_SERVICE_SPEC: [W; 20] = [W::field(1, 13), W::field(2, 15), W::field(3, 1), W::field(4, 19), W::field(5, 3), W::field(7, 16), W::field(8, 11), W::field(9, 12), W::field(10, 4), W::field(11, 5), W::field(12, 6), W::field(13, 14), W::field(14, 17), W::field(17, 9), W::field(18, 2), W::field(19, 8), W::field(20, 0), W::field(21, 10), W::field(22, 7), W::field(23, 18)];
 pub static CORE_V1_SERVICE_SPEC: Message = Message::new("io.k8s.api.core.v1.ServiceSpec", &F_CORE_V1_SERVICE_SPEC, &W_CORE_V1_SERVICE_SPEC);
@@ -4367,7 +4363,7 @@ static F_CORE_V1_TOLERATION: [F; 5] = [
     F::new("effect", Type::String, 0),
     F::new("key", Type::String, 0),
     F::new("operator", Type::String, 0),
-    F::new("tolerationSeconds", Type::Int64, 0),
+    F::new("tolerationSeconds", Type::Int64, F::POINTER),
     F::new("value", Type::String, 0)];
 static W_CORE_V1_TOLERATION: [W; 5] = [W::field(1, 1), W::field(2, 2), W::field(3, 4), W::field(4, 0), W::field(5, 3)];
 pub static CORE_V1_TOLERATION: Message = Message::new("io.k8s.api.core.v1.Toleration", &F_CORE_V1_TOLERATION, &W_CORE_V1_TOLERATION);
@@ -4384,9 +4380,9 @@ static F_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT: [F; 8] = [
     F::new("labelSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("matchLabelKeys", Type::list(&LIST_7), 0),
     F::new("maxSkew", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("minDomains", Type::Int32, 0),
-    F::new("nodeAffinityPolicy", Type::String, 0),
-    F::new("nodeTaintsPolicy", Type::String, 0),
+    F::new("minDomains", Type::Int32, F::POINTER),
+    F::new("nodeAffinityPolicy", Type::String, F::POINTER),
+    F::new("nodeTaintsPolicy", Type::String, F::POINTER),
     F::new("topologyKey", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("whenUnsatisfiable", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT: [W; 8] = [W::field(1, 2), W::field(2, 6), W::field(3, 7), W::field(4, 0), W::field(5, 3), W::field(6, 4), W::field(7, 5), W::field(8, 1)];
@@ -4457,10 +4453,10 @@ pub static CORE_V1_VOLUME_HEALTH_STATUS: Message = Message::new("io.k8s.api.core
 static F_CORE_V1_VOLUME_MOUNT: [F; 8] = [
     F::new("bindMountOptions", Type::list(&LIST_13), 0),
     F::new("mountPath", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("mountPropagation", Type::String, 0),
+    F::new("mountPropagation", Type::String, F::POINTER),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("readOnly", Type::Bool, 0),
-    F::new("recursiveReadOnly", Type::String, 0),
+    F::new("recursiveReadOnly", Type::String, F::POINTER),
     F::new("subPath", Type::String, 0),
     F::new("subPathExpr", Type::String, 0)];
 static W_CORE_V1_VOLUME_MOUNT: [W; 8] = [W::field(1, 3), W::field(2, 4), W::field(3, 1), W::field(4, 6), W::field(5, 2), W::field(6, 7), W::field(7, 5), W::field(8, 0)];
@@ -4487,8 +4483,8 @@ static F_CORE_V1_VOLUME_PROJECTION: [F; 6] = [
 static W_CORE_V1_VOLUME_PROJECTION: [W; 6] = [W::field(1, 4), W::field(2, 2), W::field(3, 1), W::field(4, 5), W::field(5, 0), W::field(6, 3)];
 pub static CORE_V1_VOLUME_PROJECTION: Message = Message::new("io.k8s.api.core.v1.VolumeProjection", &F_CORE_V1_VOLUME_PROJECTION, &W_CORE_V1_VOLUME_PROJECTION);
 static F_CORE_V1_VOLUME_RESOURCE_REQUIREMENTS: [F; 2] = [
-    F::new("limits", Type::map(&MAP_4), 0),
-    F::new("requests", Type::map(&MAP_4), 0)];
+    F::new("limits", Type::map(&MAP_3), 0),
+    F::new("requests", Type::map(&MAP_3), 0)];
 static W_CORE_V1_VOLUME_RESOURCE_REQUIREMENTS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_VOLUME_RESOURCE_REQUIREMENTS: Message = Message::new("io.k8s.api.core.v1.VolumeResourceRequirements", &F_CORE_V1_VOLUME_RESOURCE_REQUIREMENTS, &W_CORE_V1_VOLUME_RESOURCE_REQUIREMENTS);
 static F_CORE_V1_VOLUME_SOURCE: [F; 30] = [
@@ -4552,16 +4548,16 @@ static F_DISCOVERY_V1_ENDPOINT: [F; 8] = [
     F::new("conditions", Type::message(&DISCOVERY_V1_ENDPOINT_CONDITIONS), 0),
     F::new("deprecatedTopology", Type::map(&MAP_0), 0),
     F::new("hints", Type::message(&DISCOVERY_V1_ENDPOINT_HINTS), 0),
-    F::new("hostname", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
+    F::new("hostname", Type::String, F::POINTER),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("targetRef", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
-    F::new("zone", Type::String, 0)];
+    F::new("zone", Type::String, F::POINTER)];
 static W_DISCOVERY_V1_ENDPOINT: [W; 8] = [W::field(1, 0), W::field(2, 1), W::field(3, 4), W::field(4, 6), W::field(5, 2), W::field(6, 5), W::field(7, 7), W::field(8, 3)];
 pub static DISCOVERY_V1_ENDPOINT: Message = Message::new("io.k8s.api.discovery.v1.Endpoint", &F_DISCOVERY_V1_ENDPOINT, &W_DISCOVERY_V1_ENDPOINT);
 static F_DISCOVERY_V1_ENDPOINT_CONDITIONS: [F; 3] = [
-    F::new("ready", Type::Bool, 0),
-    F::new("serving", Type::Bool, 0),
-    F::new("terminating", Type::Bool, 0)];
+    F::new("ready", Type::Bool, F::POINTER),
+    F::new("serving", Type::Bool, F::POINTER),
+    F::new("terminating", Type::Bool, F::POINTER)];
 static W_DISCOVERY_V1_ENDPOINT_CONDITIONS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static DISCOVERY_V1_ENDPOINT_CONDITIONS: Message = Message::new("io.k8s.api.discovery.v1.EndpointConditions", &F_DISCOVERY_V1_ENDPOINT_CONDITIONS, &W_DISCOVERY_V1_ENDPOINT_CONDITIONS);
 static F_DISCOVERY_V1_ENDPOINT_HINTS: [F; 2] = [
@@ -4570,10 +4566,10 @@ static F_DISCOVERY_V1_ENDPOINT_HINTS: [F; 2] = [
 static W_DISCOVERY_V1_ENDPOINT_HINTS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static DISCOVERY_V1_ENDPOINT_HINTS: Message = Message::new("io.k8s.api.discovery.v1.EndpointHints", &F_DISCOVERY_V1_ENDPOINT_HINTS, &W_DISCOVERY_V1_ENDPOINT_HINTS);
 static F_DISCOVERY_V1_ENDPOINT_PORT: [F; 4] = [
-    F::new("appProtocol", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("port", Type::Int32, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("appProtocol", Type::String, F::POINTER),
+    F::new("name", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER),
+    F::new("protocol", Type::String, F::POINTER)];
 static W_DISCOVERY_V1_ENDPOINT_PORT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static DISCOVERY_V1_ENDPOINT_PORT: Message = Message::atomic("io.k8s.api.discovery.v1.EndpointPort", &F_DISCOVERY_V1_ENDPOINT_PORT, &W_DISCOVERY_V1_ENDPOINT_PORT);
 static F_DISCOVERY_V1_ENDPOINT_SLICE: [F; 6] = [
@@ -5018,8 +5014,8 @@ static F_EXTENSIONS_V1BETA1_SCALE_STATUS: [F; 3] = [
 static W_EXTENSIONS_V1BETA1_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static EXTENSIONS_V1BETA1_SCALE_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.ScaleStatus", &F_EXTENSIONS_V1BETA1_SCALE_STATUS, &W_EXTENSIONS_V1BETA1_SCALE_STATUS);
 static F_FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
@@ -5070,10 +5066,10 @@ static F_FLOWCONTROL_V1_LIMIT_RESPONSE: [F; 2] = [
 static W_FLOWCONTROL_V1_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1.LimitResponse", &F_FLOWCONTROL_V1_LIMIT_RESPONSE, &W_FLOWCONTROL_V1_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
     F::new("limitResponse", Type::message(&FLOWCONTROL_V1_LIMIT_RESPONSE), F::REQUIRED | F::ALWAYS),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 1), W::field(4, 0)];
 pub static FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1_NON_RESOURCE_POLICY_RULE: [F; 2] = [
@@ -5741,11 +5737,11 @@ static F_NETWORKING_V1_INGRESS_CLASS_LIST: [F; 4] = [
 static W_NETWORKING_V1_INGRESS_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_INGRESS_CLASS_LIST: Message = Message::new("io.k8s.api.networking.v1.IngressClassList", &F_NETWORKING_V1_INGRESS_CLASS_LIST, &W_NETWORKING_V1_INGRESS_CLASS_LIST);
 static F_NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE: [F; 5] = [
-    F::new("apiGroup", Type::String, 0),
+    F::new("apiGroup", Type::String, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("namespace", Type::String, 0),
-    F::new("scope", Type::String, 0)];
+    F::new("namespace", Type::String, F::POINTER),
+    F::new("scope", Type::String, F::POINTER)];
 static W_NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE: [W; 5] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE: Message = Message::new("io.k8s.api.networking.v1.IngressClassParametersReference", &F_NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE, &W_NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE);
 static F_NETWORKING_V1_INGRESS_CLASS_SPEC: [F; 2] = [
@@ -5792,7 +5788,7 @@ static W_NETWORKING_V1_INGRESS_SERVICE_BACKEND: [W; 2] = [W::field(1, 0), W::fie
 pub static NETWORKING_V1_INGRESS_SERVICE_BACKEND: Message = Message::new("io.k8s.api.networking.v1.IngressServiceBackend", &F_NETWORKING_V1_INGRESS_SERVICE_BACKEND, &W_NETWORKING_V1_INGRESS_SERVICE_BACKEND);
 static F_NETWORKING_V1_INGRESS_SPEC: [F; 4] = [
     F::new("defaultBackend", Type::message(&NETWORKING_V1_INGRESS_BACKEND), 0),
-    F::new("ingressClassName", Type::String, 0),
+    F::new("ingressClassName", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_292), 0),
     F::new("tls", Type::list(&LIST_293), 0)];
 static W_NETWORKING_V1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
@@ -5837,9 +5833,9 @@ static F_NETWORKING_V1_NETWORK_POLICY_PEER: [F; 3] = [
 static W_NETWORKING_V1_NETWORK_POLICY_PEER: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static NETWORKING_V1_NETWORK_POLICY_PEER: Message = Message::new("io.k8s.api.networking.v1.NetworkPolicyPeer", &F_NETWORKING_V1_NETWORK_POLICY_PEER, &W_NETWORKING_V1_NETWORK_POLICY_PEER);
 static F_NETWORKING_V1_NETWORK_POLICY_PORT: [F; 3] = [
-    F::new("endPort", Type::Int32, 0),
+    F::new("endPort", Type::Int32, F::POINTER),
     F::new("port", Type::IntOrString, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("protocol", Type::String, F::POINTER)];
 static W_NETWORKING_V1_NETWORK_POLICY_PORT: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static NETWORKING_V1_NETWORK_POLICY_PORT: Message = Message::new("io.k8s.api.networking.v1.NetworkPolicyPort", &F_NETWORKING_V1_NETWORK_POLICY_PORT, &W_NETWORKING_V1_NETWORK_POLICY_PORT);
 static F_NETWORKING_V1_NETWORK_POLICY_SPEC: [F; 4] = [
@@ -6032,7 +6028,7 @@ static F_NETWORKING_V1BETA1_SERVICE_CIDR_STATUS: [F; 1] = [
 static W_NETWORKING_V1BETA1_SERVICE_CIDR_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_SERVICE_CIDR_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.ServiceCIDRStatus", &F_NETWORKING_V1BETA1_SERVICE_CIDR_STATUS, &W_NETWORKING_V1BETA1_SERVICE_CIDR_STATUS);
 static F_NODE_V1_OVERHEAD: [F; 1] = [
-    F::new("podFixed", Type::map(&MAP_4), 0)];
+    F::new("podFixed", Type::map(&MAP_3), 0)];
 static W_NODE_V1_OVERHEAD: [W; 1] = [W::field(1, 0)];
 pub static NODE_V1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1.Overhead", &F_NODE_V1_OVERHEAD, &W_NODE_V1_OVERHEAD);
 static F_NODE_V1_RUNTIME_CLASS: [F; 6] = [
@@ -6052,12 +6048,12 @@ static F_NODE_V1_RUNTIME_CLASS_LIST: [F; 4] = [
 static W_NODE_V1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1.RuntimeClassList", &F_NODE_V1_RUNTIME_CLASS_LIST, &W_NODE_V1_RUNTIME_CLASS_LIST);
 static F_NODE_V1_SCHEDULING: [F; 2] = [
-    F::new("nodeSelector", Type::map(&MAP_5), F::ATOMIC),
+    F::new("nodeSelector", Type::map(&MAP_4), F::ATOMIC),
     F::new("tolerations", Type::list(&LIST_193), 0)];
 static W_NODE_V1_SCHEDULING: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static NODE_V1_SCHEDULING: Message = Message::new("io.k8s.api.node.v1.Scheduling", &F_NODE_V1_SCHEDULING, &W_NODE_V1_SCHEDULING);
 static F_NODE_V1ALPHA1_OVERHEAD: [F; 1] = [
-    F::new("podFixed", Type::map(&MAP_4), 0)];
+    F::new("podFixed", Type::map(&MAP_3), 0)];
 static W_NODE_V1ALPHA1_OVERHEAD: [W; 1] = [W::field(1, 0)];
 pub static NODE_V1ALPHA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1alpha1.Overhead", &F_NODE_V1ALPHA1_OVERHEAD, &W_NODE_V1ALPHA1_OVERHEAD);
 static F_NODE_V1ALPHA1_RUNTIME_CLASS: [F; 4] = [
@@ -6086,7 +6082,7 @@ static F_NODE_V1ALPHA1_SCHEDULING: [F; 2] = [
 static W_NODE_V1ALPHA1_SCHEDULING: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static NODE_V1ALPHA1_SCHEDULING: Message = Message::new("io.k8s.api.node.v1alpha1.Scheduling", &F_NODE_V1ALPHA1_SCHEDULING, &W_NODE_V1ALPHA1_SCHEDULING);
 static F_NODE_V1BETA1_OVERHEAD: [F; 1] = [
-    F::new("podFixed", Type::map(&MAP_4), 0)];
+    F::new("podFixed", Type::map(&MAP_3), 0)];
 static W_NODE_V1BETA1_OVERHEAD: [W; 1] = [W::field(1, 0)];
 pub static NODE_V1BETA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1beta1.Overhead", &F_NODE_V1BETA1_OVERHEAD, &W_NODE_V1BETA1_OVERHEAD);
 static F_NODE_V1BETA1_RUNTIME_CLASS: [F; 6] = [
@@ -6136,14 +6132,14 @@ static F_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: [F; 4] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
     F::new("minAvailable", Type::IntOrString, 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REPLACE),
-    F::new("unhealthyPodEvictionPolicy", Type::String, 0)];
+    F::new("unhealthyPodEvictionPolicy", Type::String, F::POINTER)];
 static W_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: Message = Message::new("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", &F_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC, &W_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC);
 static F_POLICY_V1_POD_DISRUPTION_BUDGET_STATUS: [F; 7] = [
     F::new("conditions", Type::list(&LIST_118), F::MERGE),
     F::new("currentHealthy", Type::Int32, 0),
     F::new("desiredHealthy", Type::Int32, 0),
-    F::new("disruptedPods", Type::map(&MAP_6), 0),
+    F::new("disruptedPods", Type::map(&MAP_5), 0),
     F::new("disruptionsAllowed", Type::Int32, 0),
     F::new("expectedPods", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0)];
@@ -6182,7 +6178,7 @@ static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: [F; 7] = [
     F::new("conditions", Type::list(&LIST_34), 0),
     F::new("currentHealthy", Type::Int32, 0),
     F::new("desiredHealthy", Type::Int32, 0),
-    F::new("disruptedPods", Type::map(&MAP_6), 0),
+    F::new("disruptedPods", Type::map(&MAP_5), 0),
     F::new("disruptionsAllowed", Type::Int32, 0),
     F::new("expectedPods", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0)];
@@ -6473,7 +6469,7 @@ static F_RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE: [F; 3] = [
 static W_RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE: Message = Message::new("io.k8s.api.resource.v1.CapacityRequestPolicyRange", &F_RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE, &W_RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE);
 static F_RESOURCE_V1_CAPACITY_REQUIREMENTS: [F; 1] = [
-    F::new("requests", Type::map(&MAP_4), 0)];
+    F::new("requests", Type::map(&MAP_3), 0)];
 static W_RESOURCE_V1_CAPACITY_REQUIREMENTS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1_CAPACITY_REQUIREMENTS: Message = Message::new("io.k8s.api.resource.v1.CapacityRequirements", &F_RESOURCE_V1_CAPACITY_REQUIREMENTS, &W_RESOURCE_V1_CAPACITY_REQUIREMENTS);
 static F_RESOURCE_V1_COUNTER: [F; 1] = [
@@ -6481,21 +6477,21 @@ static F_RESOURCE_V1_COUNTER: [F; 1] = [
 static W_RESOURCE_V1_COUNTER: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1_COUNTER: Message = Message::new("io.k8s.api.resource.v1.Counter", &F_RESOURCE_V1_COUNTER, &W_RESOURCE_V1_COUNTER);
 static F_RESOURCE_V1_COUNTER_SET: [F; 2] = [
-    F::new("counters", Type::map(&MAP_7), F::REQUIRED | F::ALWAYS),
+    F::new("counters", Type::map(&MAP_6), F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1_COUNTER_SET: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1_COUNTER_SET: Message = Message::new("io.k8s.api.resource.v1.CounterSet", &F_RESOURCE_V1_COUNTER_SET, &W_RESOURCE_V1_COUNTER_SET);
 static F_RESOURCE_V1_DEVICE: [F; 13] = [
     F::new("allNodes", Type::Bool, 0),
     F::new("allowMultipleAllocations", Type::Bool, 0),
-    F::new("attributes", Type::map(&MAP_8), 0),
+    F::new("attributes", Type::map(&MAP_7), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("bindsToNode", Type::Bool, 0),
-    F::new("capacity", Type::map(&MAP_9), 0),
+    F::new("capacity", Type::map(&MAP_8), 0),
     F::new("consumesCounters", Type::list(&LIST_336), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeAllocatableResources", Type::map(&MAP_10), 0),
+    F::new("nodeAllocatableResources", Type::map(&MAP_9), 0),
     F::new("nodeName", Type::String, 0),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("taints", Type::list(&LIST_337), 0)];
@@ -6576,7 +6572,7 @@ pub static RESOURCE_V1_DEVICE_CONSTRAINT: Message = Message::new("io.k8s.api.res
 static F_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("counters", Type::map(&MAP_7), F::REQUIRED | F::ALWAYS)];
+    F::new("counters", Type::map(&MAP_6), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
 pub static RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1.DeviceCounterConsumption", &F_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
@@ -6594,7 +6590,7 @@ static F_RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("adminAccess", Type::Bool, 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("consumedCapacity", Type::map(&MAP_4), 0),
+    F::new("consumedCapacity", Type::map(&MAP_3), 0),
     F::new("device", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
@@ -6913,13 +6909,13 @@ pub static RESOURCE_V1BETA1_ALLOCATION_RESULT: Message = Message::new("io.k8s.ap
 static F_RESOURCE_V1BETA1_BASIC_DEVICE: [F; 12] = [
     F::new("allNodes", Type::Bool, 0),
     F::new("allowMultipleAllocations", Type::Bool, 0),
-    F::new("attributes", Type::map(&MAP_11), 0),
+    F::new("attributes", Type::map(&MAP_10), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("bindsToNode", Type::Bool, 0),
-    F::new("capacity", Type::map(&MAP_12), 0),
+    F::new("capacity", Type::map(&MAP_11), 0),
     F::new("consumesCounters", Type::list(&LIST_363), 0),
-    F::new("nodeAllocatableResources", Type::map(&MAP_13), 0),
+    F::new("nodeAllocatableResources", Type::map(&MAP_12), 0),
     F::new("nodeName", Type::String, 0),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("taints", Type::list(&LIST_364), 0)];
@@ -6942,7 +6938,7 @@ static F_RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE: [F; 3] = [
 static W_RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE: Message = Message::new("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange", &F_RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE, &W_RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE);
 static F_RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS: [F; 1] = [
-    F::new("requests", Type::map(&MAP_4), 0)];
+    F::new("requests", Type::map(&MAP_3), 0)];
 static W_RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS: Message = Message::new("io.k8s.api.resource.v1beta1.CapacityRequirements", &F_RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS, &W_RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS);
 static F_RESOURCE_V1BETA1_COUNTER: [F; 1] = [
@@ -6950,7 +6946,7 @@ static F_RESOURCE_V1BETA1_COUNTER: [F; 1] = [
 static W_RESOURCE_V1BETA1_COUNTER: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA1_COUNTER: Message = Message::new("io.k8s.api.resource.v1beta1.Counter", &F_RESOURCE_V1BETA1_COUNTER, &W_RESOURCE_V1BETA1_COUNTER);
 static F_RESOURCE_V1BETA1_COUNTER_SET: [F; 2] = [
-    F::new("counters", Type::map(&MAP_14), F::REQUIRED | F::ALWAYS),
+    F::new("counters", Type::map(&MAP_13), F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA1_COUNTER_SET: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA1_COUNTER_SET: Message = Message::new("io.k8s.api.resource.v1beta1.CounterSet", &F_RESOURCE_V1BETA1_COUNTER_SET, &W_RESOURCE_V1BETA1_COUNTER_SET);
@@ -7034,7 +7030,7 @@ pub static RESOURCE_V1BETA1_DEVICE_CONSTRAINT: Message = Message::new("io.k8s.ap
 static F_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("counters", Type::map(&MAP_14), F::REQUIRED | F::ALWAYS)];
+    F::new("counters", Type::map(&MAP_13), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
 pub static RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceCounterConsumption", &F_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
@@ -7059,7 +7055,7 @@ static F_RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("adminAccess", Type::Bool, 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("consumedCapacity", Type::map(&MAP_4), 0),
+    F::new("consumedCapacity", Type::map(&MAP_3), 0),
     F::new("device", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
@@ -7243,7 +7239,7 @@ static F_RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE: [F; 3] = [
 static W_RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE: Message = Message::new("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange", &F_RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE, &W_RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE);
 static F_RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS: [F; 1] = [
-    F::new("requests", Type::map(&MAP_4), 0)];
+    F::new("requests", Type::map(&MAP_3), 0)];
 static W_RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS: Message = Message::new("io.k8s.api.resource.v1beta2.CapacityRequirements", &F_RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS, &W_RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS);
 static F_RESOURCE_V1BETA2_COUNTER: [F; 1] = [
@@ -7251,21 +7247,21 @@ static F_RESOURCE_V1BETA2_COUNTER: [F; 1] = [
 static W_RESOURCE_V1BETA2_COUNTER: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA2_COUNTER: Message = Message::new("io.k8s.api.resource.v1beta2.Counter", &F_RESOURCE_V1BETA2_COUNTER, &W_RESOURCE_V1BETA2_COUNTER);
 static F_RESOURCE_V1BETA2_COUNTER_SET: [F; 2] = [
-    F::new("counters", Type::map(&MAP_15), F::REQUIRED | F::ALWAYS),
+    F::new("counters", Type::map(&MAP_14), F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA2_COUNTER_SET: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA2_COUNTER_SET: Message = Message::new("io.k8s.api.resource.v1beta2.CounterSet", &F_RESOURCE_V1BETA2_COUNTER_SET, &W_RESOURCE_V1BETA2_COUNTER_SET);
 static F_RESOURCE_V1BETA2_DEVICE: [F; 13] = [
     F::new("allNodes", Type::Bool, 0),
     F::new("allowMultipleAllocations", Type::Bool, 0),
-    F::new("attributes", Type::map(&MAP_16), 0),
+    F::new("attributes", Type::map(&MAP_15), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("bindsToNode", Type::Bool, 0),
-    F::new("capacity", Type::map(&MAP_17), 0),
+    F::new("capacity", Type::map(&MAP_16), 0),
     F::new("consumesCounters", Type::list(&LIST_383), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeAllocatableResources", Type::map(&MAP_18), 0),
+    F::new("nodeAllocatableResources", Type::map(&MAP_17), 0),
     F::new("nodeName", Type::String, 0),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("taints", Type::list(&LIST_384), 0)];
@@ -7346,7 +7342,7 @@ pub static RESOURCE_V1BETA2_DEVICE_CONSTRAINT: Message = Message::new("io.k8s.ap
 static F_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("counters", Type::map(&MAP_15), F::REQUIRED | F::ALWAYS)];
+    F::new("counters", Type::map(&MAP_14), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
 pub static RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceCounterConsumption", &F_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
@@ -7364,7 +7360,7 @@ static F_RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("adminAccess", Type::Bool, 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("consumedCapacity", Type::map(&MAP_4), 0),
+    F::new("consumedCapacity", Type::map(&MAP_3), 0),
     F::new("device", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
@@ -7562,7 +7558,7 @@ static F_SCHEDULING_V1_PRIORITY_CLASS: [F; 7] = [
     F::new("globalDefault", Type::Bool, 0),
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("preemptionPolicy", Type::String, 0),
+    F::new("preemptionPolicy", Type::String, F::POINTER),
     F::new("value", Type::Int32, 0)];
 static W_SCHEDULING_V1_PRIORITY_CLASS: [W; 5] = [W::field(1, 4), W::field(2, 6), W::field(3, 2), W::field(4, 1), W::field(5, 5)];
 pub static SCHEDULING_V1_PRIORITY_CLASS: Message = Message::new("io.k8s.api.scheduling.v1.PriorityClass", &F_SCHEDULING_V1_PRIORITY_CLASS, &W_SCHEDULING_V1_PRIORITY_CLASS);
@@ -8023,15 +8019,15 @@ static F_STORAGE_V1_CSI_DRIVER_LIST: [F; 4] = [
 static W_STORAGE_V1_CSI_DRIVER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_CSI_DRIVER_LIST: Message = Message::new("io.k8s.api.storage.v1.CSIDriverList", &F_STORAGE_V1_CSI_DRIVER_LIST, &W_STORAGE_V1_CSI_DRIVER_LIST);
 static F_STORAGE_V1_CSI_DRIVER_SPEC: [F; 11] = [
-    F::new("attachRequired", Type::Bool, 0),
-    F::new("fsGroupPolicy", Type::String, 0),
+    F::new("attachRequired", Type::Bool, F::POINTER),
+    F::new("fsGroupPolicy", Type::String, F::POINTER),
     F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, 0),
-    F::new("podInfoOnMount", Type::Bool, 0),
+    F::new("podInfoOnMount", Type::Bool, F::POINTER),
     F::new("preventPodSchedulingIfMissing", Type::Bool, 0),
-    F::new("requiresRepublish", Type::Bool, 0),
-    F::new("seLinuxMount", Type::Bool, 0),
+    F::new("requiresRepublish", Type::Bool, F::POINTER),
+    F::new("seLinuxMount", Type::Bool, F::POINTER),
     F::new("serviceAccountTokenInSecrets", Type::Bool, 0),
-    F::new("storageCapacity", Type::Bool, 0),
+    F::new("storageCapacity", Type::Bool, F::POINTER),
     F::new("tokenRequests", Type::list(&LIST_423), 0),
     F::new("volumeLifecycleModes", Type::list(&LIST_13), 0)];
 static W_STORAGE_V1_CSI_DRIVER_SPEC: [W; 11] = [W::field(1, 0), W::field(2, 3), W::field(3, 10), W::field(4, 8), W::field(5, 1), W::field(6, 9), W::field(7, 5), W::field(8, 6), W::field(9, 2), W::field(10, 7), W::field(11, 4)];
@@ -8084,7 +8080,7 @@ static F_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
 static W_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1.CSIStorageCapacityList", &F_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1_STORAGE_CLASS: [F; 10] = [
-    F::new("allowVolumeExpansion", Type::Bool, 0),
+    F::new("allowVolumeExpansion", Type::Bool, F::POINTER),
     F::new("allowedTopologies", Type::list(&LIST_428), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
@@ -8092,8 +8088,8 @@ static F_STORAGE_V1_STORAGE_CLASS: [F; 10] = [
     F::new("mountOptions", Type::list(&LIST_7), 0),
     F::new("parameters", Type::map(&MAP_0), 0),
     F::new("provisioner", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("reclaimPolicy", Type::String, 0),
-    F::new("volumeBindingMode", Type::String, 0)];
+    F::new("reclaimPolicy", Type::String, F::POINTER),
+    F::new("volumeBindingMode", Type::String, F::POINTER)];
 static W_STORAGE_V1_STORAGE_CLASS: [W; 8] = [W::field(1, 4), W::field(2, 7), W::field(3, 6), W::field(4, 8), W::field(5, 5), W::field(6, 0), W::field(7, 9), W::field(8, 1)];
 pub static STORAGE_V1_STORAGE_CLASS: Message = Message::new("io.k8s.api.storage.v1.StorageClass", &F_STORAGE_V1_STORAGE_CLASS, &W_STORAGE_V1_STORAGE_CLASS);
 static F_STORAGE_V1_STORAGE_CLASS_LIST: [F; 4] = [
@@ -8139,7 +8135,7 @@ static W_STORAGE_V1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2
 pub static STORAGE_V1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1.VolumeAttachmentList", &F_STORAGE_V1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
     F::new("inlineVolumeSpec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("persistentVolumeName", Type::String, 0)];
+    F::new("persistentVolumeName", Type::String, F::POINTER)];
 static W_STORAGE_V1_VOLUME_ATTACHMENT_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1_VOLUME_ATTACHMENT_SOURCE: Message = Message::new("io.k8s.api.storage.v1.VolumeAttachmentSource", &F_STORAGE_V1_VOLUME_ATTACHMENT_SOURCE, &W_STORAGE_V1_VOLUME_ATTACHMENT_SOURCE);
 static F_STORAGE_V1_VOLUME_ATTACHMENT_SPEC: [F; 3] = [
@@ -8177,7 +8173,7 @@ static F_STORAGE_V1_VOLUME_ERROR: [F; 3] = [
 static W_STORAGE_V1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1.VolumeError", &F_STORAGE_V1_VOLUME_ERROR, &W_STORAGE_V1_VOLUME_ERROR);
 static F_STORAGE_V1_VOLUME_NODE_RESOURCES: [F; 1] = [
-    F::new("count", Type::Int32, 0)];
+    F::new("count", Type::Int32, F::POINTER)];
 static W_STORAGE_V1_VOLUME_NODE_RESOURCES: [W; 1] = [W::field(1, 0)];
 pub static STORAGE_V1_VOLUME_NODE_RESOURCES: Message = Message::new("io.k8s.api.storage.v1.VolumeNodeResources", &F_STORAGE_V1_VOLUME_NODE_RESOURCES, &W_STORAGE_V1_VOLUME_NODE_RESOURCES);
 static F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: [F; 7] = [
@@ -8597,8 +8593,8 @@ static F_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("allOf", Type::list(&LIST_454), 0),
     F::new("anyOf", Type::list(&LIST_454), 0),
     F::new("default", Type::Json, 0),
-    F::new("definitions", Type::map(&MAP_19), 0),
-    F::new("dependencies", Type::map(&MAP_20), 0),
+    F::new("definitions", Type::map(&MAP_18), 0),
+    F::new("dependencies", Type::map(&MAP_19), 0),
     F::new("description", Type::String, 0),
     F::new("enum", Type::list(&LIST_455), 0),
     F::new("example", Type::Json, 0),
@@ -8621,8 +8617,8 @@ static F_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("nullable", Type::Bool, 0),
     F::new("oneOf", Type::list(&LIST_454), 0),
     F::new("pattern", Type::String, 0),
-    F::new("patternProperties", Type::map(&MAP_19), 0),
-    F::new("properties", Type::map(&MAP_19), 0),
+    F::new("patternProperties", Type::map(&MAP_18), 0),
+    F::new("properties", Type::map(&MAP_18), 0),
     F::new("required", Type::list(&LIST_7), 0),
     F::new("title", Type::String, 0),
     F::new("type", Type::String, 0),
@@ -8643,8 +8639,8 @@ pub static APIEXTENSIONS_V1_SELECTABLE_FIELD: Message = Message::new("io.k8s.api
 static F_APIEXTENSIONS_V1_SERVICE_REFERENCE: [F; 4] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("namespace", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIEXTENSIONS_V1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static APIEXTENSIONS_V1_SERVICE_REFERENCE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference", &F_APIEXTENSIONS_V1_SERVICE_REFERENCE, &W_APIEXTENSIONS_V1_SERVICE_REFERENCE);
 static F_APIEXTENSIONS_V1_VALIDATION_RULE: [F; 6] = [
@@ -8799,8 +8795,8 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("allOf", Type::list(&LIST_463), 0),
     F::new("anyOf", Type::list(&LIST_463), 0),
     F::new("default", Type::Json, 0),
-    F::new("definitions", Type::map(&MAP_21), 0),
-    F::new("dependencies", Type::map(&MAP_22), 0),
+    F::new("definitions", Type::map(&MAP_20), 0),
+    F::new("dependencies", Type::map(&MAP_21), 0),
     F::new("description", Type::String, 0),
     F::new("enum", Type::list(&LIST_462), 0),
     F::new("example", Type::Json, 0),
@@ -8823,8 +8819,8 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("nullable", Type::Bool, 0),
     F::new("oneOf", Type::list(&LIST_463), 0),
     F::new("pattern", Type::String, 0),
-    F::new("patternProperties", Type::map(&MAP_21), 0),
-    F::new("properties", Type::map(&MAP_21), 0),
+    F::new("patternProperties", Type::map(&MAP_20), 0),
+    F::new("properties", Type::map(&MAP_20), 0),
     F::new("required", Type::list(&LIST_0), 0),
     F::new("title", Type::String, 0),
     F::new("type", Type::String, 0),
@@ -8934,12 +8930,12 @@ pub static META_V1_CREATE_OPTIONS: Message = Message::new("io.k8s.apimachinery.p
 static F_META_V1_DELETE_OPTIONS: [F; 8] = [
     F::new("apiVersion", Type::String, 0),
     F::new("dryRun", Type::list(&LIST_7), 0),
-    F::new("gracePeriodSeconds", Type::Int64, 0),
-    F::new("ignoreStoreReadErrorWithClusterBreakingPotential", Type::Bool, 0),
+    F::new("gracePeriodSeconds", Type::Int64, F::POINTER),
+    F::new("ignoreStoreReadErrorWithClusterBreakingPotential", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("orphanDependents", Type::Bool, 0),
+    F::new("orphanDependents", Type::Bool, F::POINTER),
     F::new("preconditions", Type::message(&META_V1_PRECONDITIONS), 0),
-    F::new("propagationPolicy", Type::String, 0)];
+    F::new("propagationPolicy", Type::String, F::POINTER)];
 static W_META_V1_DELETE_OPTIONS: [W; 6] = [W::field(1, 2), W::field(2, 6), W::field(3, 5), W::field(4, 7), W::field(5, 1), W::field(6, 3)];
 pub static META_V1_DELETE_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", &F_META_V1_DELETE_OPTIONS, &W_META_V1_DELETE_OPTIONS);
 static F_META_V1_FIELD_SELECTOR_REQUIREMENT: [F; 3] = [
@@ -9006,7 +9002,7 @@ static W_META_V1_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static META_V1_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.List", &F_META_V1_LIST, &W_META_V1_LIST);
 static F_META_V1_LIST_META: [F; 5] = [
     F::new("continue", Type::String, 0),
-    F::new("remainingItemCount", Type::Int64, 0),
+    F::new("remainingItemCount", Type::Int64, F::POINTER),
     F::new("resourceVersion", Type::String, 0),
     F::new("selfLink", Type::String, 0),
     F::new("shardInfo", Type::message(&META_V1_SHARD_INFO), 0)];
@@ -9041,7 +9037,7 @@ pub static META_V1_MANAGED_FIELDS_ENTRY: Message = Message::new("io.k8s.apimachi
 static F_META_V1_OBJECT_META: [F; 15] = [
     F::new("annotations", Type::map(&MAP_0), 0),
     F::new("creationTimestamp", Type::Time, 0),
-    F::new("deletionGracePeriodSeconds", Type::Int64, 0),
+    F::new("deletionGracePeriodSeconds", Type::Int64, F::POINTER),
     F::new("deletionTimestamp", Type::Time, 0),
     F::new("finalizers", Type::list(&LIST_13), F::MERGE),
     F::new("generateName", Type::String, 0),
@@ -9058,8 +9054,8 @@ static W_META_V1_OBJECT_META: [W; 15] = [W::field(1, 9), W::field(2, 5), W::fiel
 pub static META_V1_OBJECT_META: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", &F_META_V1_OBJECT_META, &W_META_V1_OBJECT_META);
 static F_META_V1_OWNER_REFERENCE: [F; 6] = [
     F::new("apiVersion", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("blockOwnerDeletion", Type::Bool, 0),
-    F::new("controller", Type::Bool, 0),
+    F::new("blockOwnerDeletion", Type::Bool, F::POINTER),
+    F::new("controller", Type::Bool, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("uid", Type::String, F::REQUIRED | F::ALWAYS)];
@@ -9088,8 +9084,8 @@ static F_META_V1_PATCH_OPTIONS: [F; 6] = [
 static W_META_V1_PATCH_OPTIONS: [W; 4] = [W::field(1, 1), W::field(2, 4), W::field(3, 2), W::field(4, 3)];
 pub static META_V1_PATCH_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PatchOptions", &F_META_V1_PATCH_OPTIONS, &W_META_V1_PATCH_OPTIONS);
 static F_META_V1_PRECONDITIONS: [F; 2] = [
-    F::new("resourceVersion", Type::String, 0),
-    F::new("uid", Type::String, 0)];
+    F::new("resourceVersion", Type::String, F::POINTER),
+    F::new("uid", Type::String, F::POINTER)];
 static W_META_V1_PRECONDITIONS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static META_V1_PRECONDITIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions", &F_META_V1_PRECONDITIONS, &W_META_V1_PRECONDITIONS);
 static F_META_V1_ROOT_PATHS: [F; 1] = [
@@ -9293,7 +9289,7 @@ pub static APIREGISTRATION_V1_API_SERVICE_STATUS: Message = Message::new("io.k8s
 static F_APIREGISTRATION_V1_SERVICE_REFERENCE: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIREGISTRATION_V1_SERVICE_REFERENCE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIREGISTRATION_V1_SERVICE_REFERENCE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference", &F_APIREGISTRATION_V1_SERVICE_REFERENCE, &W_APIREGISTRATION_V1_SERVICE_REFERENCE);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE: [F; 5] = [
@@ -9406,7 +9402,7 @@ static W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: [W; 2] = [W::field
 pub static EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.external-metrics.v1beta1.ExternalMetricValueList", &F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST, &W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST);
 static F_METRICS_V1ALPHA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_4), 0)];
+    F::new("usage", Type::map(&MAP_3), 0)];
 static W_METRICS_V1ALPHA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.ContainerMetrics", &F_METRICS_V1ALPHA1_CONTAINER_METRICS, &W_METRICS_V1ALPHA1_CONTAINER_METRICS);
 static F_METRICS_V1ALPHA1_NODE_METRICS: [F; 6] = [
@@ -9414,7 +9410,7 @@ static F_METRICS_V1ALPHA1_NODE_METRICS: [F; 6] = [
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_4), 0),
+    F::new("usage", Type::map(&MAP_3), 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1ALPHA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1ALPHA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.NodeMetrics", &F_METRICS_V1ALPHA1_NODE_METRICS, &W_METRICS_V1ALPHA1_NODE_METRICS);
@@ -9443,7 +9439,7 @@ static W_METRICS_V1ALPHA1_POD_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2
 pub static METRICS_V1ALPHA1_POD_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.PodMetricsList", &F_METRICS_V1ALPHA1_POD_METRICS_LIST, &W_METRICS_V1ALPHA1_POD_METRICS_LIST);
 static F_METRICS_V1BETA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_4), 0)];
+    F::new("usage", Type::map(&MAP_3), 0)];
 static W_METRICS_V1BETA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1BETA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.ContainerMetrics", &F_METRICS_V1BETA1_CONTAINER_METRICS, &W_METRICS_V1BETA1_CONTAINER_METRICS);
 static F_METRICS_V1BETA1_NODE_METRICS: [F; 6] = [
@@ -9451,7 +9447,7 @@ static F_METRICS_V1BETA1_NODE_METRICS: [F; 6] = [
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_4), 0),
+    F::new("usage", Type::map(&MAP_3), 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1BETA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1BETA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetrics", &F_METRICS_V1BETA1_NODE_METRICS, &W_METRICS_V1BETA1_NODE_METRICS);
@@ -9984,31 +9980,30 @@ static LIST_486: ListType = ListType::new(Type::message(&METRICS_V1BETA1_NODE_ME
 static LIST_487: ListType = ListType::new(Type::message(&METRICS_V1BETA1_CONTAINER_METRICS), ListKind::Unset, &KEYS_0, "");
 static LIST_488: ListType = ListType::new(Type::message(&METRICS_V1BETA1_POD_METRICS), ListKind::Unset, &KEYS_0, "");
 static MAP_0: MapType = MapType { value: Type::String, atomic: false };
-static MAP_1: MapType = MapType { value: Type::list(&LIST_0), atomic: false };
-static MAP_2: MapType = MapType { value: Type::list(&LIST_90), atomic: false };
-static MAP_3: MapType = MapType { value: Type::Bytes, atomic: false };
-static MAP_4: MapType = MapType { value: Type::Quantity, atomic: false };
-static MAP_5: MapType = MapType { value: Type::String, atomic: true };
-static MAP_6: MapType = MapType { value: Type::Time, atomic: false };
-static MAP_7: MapType = MapType { value: Type::message(&RESOURCE_V1_COUNTER), atomic: false };
-static MAP_8: MapType = MapType { value: Type::message(&RESOURCE_V1_DEVICE_ATTRIBUTE), atomic: false };
-static MAP_9: MapType = MapType { value: Type::message(&RESOURCE_V1_DEVICE_CAPACITY), atomic: false };
-static MAP_10: MapType = MapType { value: Type::message(&RESOURCE_V1_NODE_ALLOCATABLE_RESOURCE), atomic: false };
-static MAP_11: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_DEVICE_ATTRIBUTE), atomic: false };
-static MAP_12: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_DEVICE_CAPACITY), atomic: false };
-static MAP_13: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_NODE_ALLOCATABLE_RESOURCE), atomic: false };
-static MAP_14: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_COUNTER), atomic: false };
-static MAP_15: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_COUNTER), atomic: false };
-static MAP_16: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_DEVICE_ATTRIBUTE), atomic: false };
-static MAP_17: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_DEVICE_CAPACITY), atomic: false };
-static MAP_18: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_NODE_ALLOCATABLE_RESOURCE), atomic: false };
-static MAP_19: MapType = MapType { value: Type::message(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), atomic: false };
-static MAP_20: MapType = MapType { value: Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), SchemaOr::StringArray), atomic: false };
-static MAP_21: MapType = MapType { value: Type::message(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), atomic: false };
-static MAP_22: MapType = MapType { value: Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), SchemaOr::StringArray), atomic: false };
+static MAP_1: MapType = MapType { value: Type::list(&LIST_90), atomic: false };
+static MAP_2: MapType = MapType { value: Type::Bytes, atomic: false };
+static MAP_3: MapType = MapType { value: Type::Quantity, atomic: false };
+static MAP_4: MapType = MapType { value: Type::String, atomic: true };
+static MAP_5: MapType = MapType { value: Type::Time, atomic: false };
+static MAP_6: MapType = MapType { value: Type::message(&RESOURCE_V1_COUNTER), atomic: false };
+static MAP_7: MapType = MapType { value: Type::message(&RESOURCE_V1_DEVICE_ATTRIBUTE), atomic: false };
+static MAP_8: MapType = MapType { value: Type::message(&RESOURCE_V1_DEVICE_CAPACITY), atomic: false };
+static MAP_9: MapType = MapType { value: Type::message(&RESOURCE_V1_NODE_ALLOCATABLE_RESOURCE), atomic: false };
+static MAP_10: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_DEVICE_ATTRIBUTE), atomic: false };
+static MAP_11: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_DEVICE_CAPACITY), atomic: false };
+static MAP_12: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_NODE_ALLOCATABLE_RESOURCE), atomic: false };
+static MAP_13: MapType = MapType { value: Type::message(&RESOURCE_V1BETA1_COUNTER), atomic: false };
+static MAP_14: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_COUNTER), atomic: false };
+static MAP_15: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_DEVICE_ATTRIBUTE), atomic: false };
+static MAP_16: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_DEVICE_CAPACITY), atomic: false };
+static MAP_17: MapType = MapType { value: Type::message(&RESOURCE_V1BETA2_NODE_ALLOCATABLE_RESOURCE), atomic: false };
+static MAP_18: MapType = MapType { value: Type::message(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), atomic: false };
+static MAP_19: MapType = MapType { value: Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), SchemaOr::StringArray), atomic: false };
+static MAP_20: MapType = MapType { value: Type::message(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), atomic: false };
+static MAP_21: MapType = MapType { value: Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), SchemaOr::StringArray), atomic: false };
 
 /// Every type, sorted by name.
-pub static MESSAGES: &[&Message] = &[&ADMISSION_V1_ADMISSION_REQUEST, &ADMISSION_V1_ADMISSION_RESPONSE, &ADMISSION_V1_ADMISSION_REVIEW, &ADMISSION_V1BETA1_ADMISSION_REQUEST, &ADMISSION_V1BETA1_ADMISSION_RESPONSE, &ADMISSION_V1BETA1_ADMISSION_REVIEW, &ADMISSIONREGISTRATION_V1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1_JSON_PATCH, &ADMISSIONREGISTRATION_V1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1_MUTATION, &ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1_PARAM_KIND, &ADMISSIONREGISTRATION_V1_PARAM_REF, &ADMISSIONREGISTRATION_V1_RULE, &ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE, &ADMISSIONREGISTRATION_V1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1_VALIDATION, &ADMISSIONREGISTRATION_V1_VARIABLE, &ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG, &ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1ALPHA1_JSON_PATCH, &ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATION, &ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND, &ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF, &ADMISSIONREGISTRATION_V1ALPHA1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION, &ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE, &ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1BETA1_JSON_PATCH, &ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATION, &ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND, &ADMISSIONREGISTRATION_V1BETA1_PARAM_REF, &ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE, &ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATION, &ADMISSIONREGISTRATION_V1BETA1_VARIABLE, &ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG, &APIDISCOVERY_V2_API_GROUP_DISCOVERY, &APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST, &APIDISCOVERY_V2_API_RESOURCE_DISCOVERY, &APIDISCOVERY_V2_API_SUBRESOURCE_DISCOVERY, &APIDISCOVERY_V2_API_VERSION_DISCOVERY, &APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY, &APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST, &APIDISCOVERY_V2BETA1_API_RESOURCE_DISCOVERY, &APIDISCOVERY_V2BETA1_API_SUBRESOURCE_DISCOVERY, &APIDISCOVERY_V2BETA1_API_VERSION_DISCOVERY, &APISERVERINTERNAL_V1ALPHA1_SERVER_STORAGE_VERSION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_CONDITION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_SPEC, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_STATUS, &APPS_V1_CONTROLLER_REVISION, &APPS_V1_CONTROLLER_REVISION_LIST, &APPS_V1_DAEMON_SET, &APPS_V1_DAEMON_SET_CONDITION, &APPS_V1_DAEMON_SET_LIST, &APPS_V1_DAEMON_SET_SPEC, &APPS_V1_DAEMON_SET_STATUS, &APPS_V1_DAEMON_SET_UPDATE_STRATEGY, &APPS_V1_DEPLOYMENT, &APPS_V1_DEPLOYMENT_CONDITION, &APPS_V1_DEPLOYMENT_LIST, &APPS_V1_DEPLOYMENT_SPEC, &APPS_V1_DEPLOYMENT_STATUS, &APPS_V1_DEPLOYMENT_STRATEGY, &APPS_V1_REPLICA_SET, &APPS_V1_REPLICA_SET_CONDITION, &APPS_V1_REPLICA_SET_LIST, &APPS_V1_REPLICA_SET_SPEC, &APPS_V1_REPLICA_SET_STATUS, &APPS_V1_ROLLING_UPDATE_DAEMON_SET, &APPS_V1_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1_STATEFUL_SET, &APPS_V1_STATEFUL_SET_CONDITION, &APPS_V1_STATEFUL_SET_LIST, &APPS_V1_STATEFUL_SET_ORDINALS, &APPS_V1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1_STATEFUL_SET_SPEC, &APPS_V1_STATEFUL_SET_STATUS, &APPS_V1_STATEFUL_SET_UPDATE_STRATEGY, &APPS_V1BETA1_CONTROLLER_REVISION, &APPS_V1BETA1_CONTROLLER_REVISION_LIST, &APPS_V1BETA1_DEPLOYMENT, &APPS_V1BETA1_DEPLOYMENT_CONDITION, &APPS_V1BETA1_DEPLOYMENT_LIST, &APPS_V1BETA1_DEPLOYMENT_ROLLBACK, &APPS_V1BETA1_DEPLOYMENT_SPEC, &APPS_V1BETA1_DEPLOYMENT_STATUS, &APPS_V1BETA1_DEPLOYMENT_STRATEGY, &APPS_V1BETA1_ROLLBACK_CONFIG, &APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1BETA1_SCALE, &APPS_V1BETA1_SCALE_SPEC, &APPS_V1BETA1_SCALE_STATUS, &APPS_V1BETA1_STATEFUL_SET, &APPS_V1BETA1_STATEFUL_SET_CONDITION, &APPS_V1BETA1_STATEFUL_SET_LIST, &APPS_V1BETA1_STATEFUL_SET_ORDINALS, &APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1BETA1_STATEFUL_SET_SPEC, &APPS_V1BETA1_STATEFUL_SET_STATUS, &APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY, &APPS_V1BETA2_CONTROLLER_REVISION, &APPS_V1BETA2_CONTROLLER_REVISION_LIST, &APPS_V1BETA2_DAEMON_SET, &APPS_V1BETA2_DAEMON_SET_CONDITION, &APPS_V1BETA2_DAEMON_SET_LIST, &APPS_V1BETA2_DAEMON_SET_SPEC, &APPS_V1BETA2_DAEMON_SET_STATUS, &APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY, &APPS_V1BETA2_DEPLOYMENT, &APPS_V1BETA2_DEPLOYMENT_CONDITION, &APPS_V1BETA2_DEPLOYMENT_LIST, &APPS_V1BETA2_DEPLOYMENT_SPEC, &APPS_V1BETA2_DEPLOYMENT_STATUS, &APPS_V1BETA2_DEPLOYMENT_STRATEGY, &APPS_V1BETA2_REPLICA_SET, &APPS_V1BETA2_REPLICA_SET_CONDITION, &APPS_V1BETA2_REPLICA_SET_LIST, &APPS_V1BETA2_REPLICA_SET_SPEC, &APPS_V1BETA2_REPLICA_SET_STATUS, &APPS_V1BETA2_ROLLING_UPDATE_DAEMON_SET, &APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1BETA2_SCALE, &APPS_V1BETA2_SCALE_SPEC, &APPS_V1BETA2_SCALE_STATUS, &APPS_V1BETA2_STATEFUL_SET, &APPS_V1BETA2_STATEFUL_SET_CONDITION, &APPS_V1BETA2_STATEFUL_SET_LIST, &APPS_V1BETA2_STATEFUL_SET_ORDINALS, &APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1BETA2_STATEFUL_SET_SPEC, &APPS_V1BETA2_STATEFUL_SET_STATUS, &APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY, &AUTHENTICATION_V1_ATTESTATION_VALUE, &AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE, &AUTHENTICATION_V1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1_TOKEN_REQUEST, &AUTHENTICATION_V1_TOKEN_REQUEST_SPEC, &AUTHENTICATION_V1_TOKEN_REQUEST_STATUS, &AUTHENTICATION_V1_TOKEN_REVIEW, &AUTHENTICATION_V1_TOKEN_REVIEW_SPEC, &AUTHENTICATION_V1_TOKEN_REVIEW_STATUS, &AUTHENTICATION_V1_USER_INFO, &AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_USER_INFO, &AUTHORIZATION_V1_FIELD_SELECTOR_ATTRIBUTES, &AUTHORIZATION_V1_LABEL_SELECTOR_ATTRIBUTES, &AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_NON_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1_NON_RESOURCE_RULE, &AUTHORIZATION_V1_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1_RESOURCE_RULE, &AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW, &AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW_SPEC, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS, &AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS, &AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE, &AUTHORIZATION_V1BETA1_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1BETA1_RESOURCE_RULE, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS, &AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS, &AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS, &AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE, &AUTOSCALING_V1_EXTERNAL_METRIC_SOURCE, &AUTOSCALING_V1_EXTERNAL_METRIC_STATUS, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS, &AUTOSCALING_V1_METRIC_SPEC, &AUTOSCALING_V1_METRIC_STATUS, &AUTOSCALING_V1_OBJECT_METRIC_SOURCE, &AUTOSCALING_V1_OBJECT_METRIC_STATUS, &AUTOSCALING_V1_PODS_METRIC_SOURCE, &AUTOSCALING_V1_PODS_METRIC_STATUS, &AUTOSCALING_V1_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V1_RESOURCE_METRIC_STATUS, &AUTOSCALING_V1_SCALE, &AUTOSCALING_V1_SCALE_SPEC, &AUTOSCALING_V1_SCALE_STATUS, &AUTOSCALING_V2_CONTAINER_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V2_CONTAINER_RESOURCE_METRIC_STATUS, &AUTOSCALING_V2_CROSS_VERSION_OBJECT_REFERENCE, &AUTOSCALING_V2_EXTERNAL_METRIC_SOURCE, &AUTOSCALING_V2_EXTERNAL_METRIC_STATUS, &AUTOSCALING_V2_HPA_SCALING_POLICY, &AUTOSCALING_V2_HPA_SCALING_RULES, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_CONDITION, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS, &AUTOSCALING_V2_METRIC_IDENTIFIER, &AUTOSCALING_V2_METRIC_SPEC, &AUTOSCALING_V2_METRIC_STATUS, &AUTOSCALING_V2_METRIC_TARGET, &AUTOSCALING_V2_METRIC_VALUE_STATUS, &AUTOSCALING_V2_OBJECT_METRIC_SOURCE, &AUTOSCALING_V2_OBJECT_METRIC_STATUS, &AUTOSCALING_V2_PODS_METRIC_SOURCE, &AUTOSCALING_V2_PODS_METRIC_STATUS, &AUTOSCALING_V2_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V2_RESOURCE_METRIC_STATUS, &BATCH_V1_CRON_JOB, &BATCH_V1_CRON_JOB_LIST, &BATCH_V1_CRON_JOB_SPEC, &BATCH_V1_CRON_JOB_STATUS, &BATCH_V1_JOB, &BATCH_V1_JOB_CONDITION, &BATCH_V1_JOB_LIST, &BATCH_V1_JOB_SCHEDULING_CONFIGURATION, &BATCH_V1_JOB_SPEC, &BATCH_V1_JOB_STATUS, &BATCH_V1_JOB_TEMPLATE_SPEC, &BATCH_V1_POD_FAILURE_POLICY, &BATCH_V1_POD_FAILURE_POLICY_ON_EXIT_CODES_REQUIREMENT, &BATCH_V1_POD_FAILURE_POLICY_ON_POD_CONDITIONS_PATTERN, &BATCH_V1_POD_FAILURE_POLICY_RULE, &BATCH_V1_SUCCESS_POLICY, &BATCH_V1_SUCCESS_POLICY_RULE, &BATCH_V1_UNCOUNTED_TERMINATED_PODS, &BATCH_V1BETA1_CRON_JOB, &BATCH_V1BETA1_CRON_JOB_LIST, &BATCH_V1BETA1_CRON_JOB_SPEC, &BATCH_V1BETA1_CRON_JOB_STATUS, &BATCH_V1BETA1_JOB_TEMPLATE_SPEC, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_SPEC, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_STATUS, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_SPEC, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_SPEC, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_STATUS, &COORDINATION_V1_LEASE, &COORDINATION_V1_LEASE_LIST, &COORDINATION_V1_LEASE_SPEC, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC, &COORDINATION_V1BETA1_LEASE, &COORDINATION_V1BETA1_LEASE_CANDIDATE, &COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST, &COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC, &COORDINATION_V1BETA1_LEASE_LIST, &COORDINATION_V1BETA1_LEASE_SPEC, &CORE_V1_AWS_ELASTIC_BLOCK_STORE_VOLUME_SOURCE, &CORE_V1_AFFINITY, &CORE_V1_APP_ARMOR_PROFILE, &CORE_V1_ATTACHED_VOLUME, &CORE_V1_AVOID_PODS, &CORE_V1_AZURE_DISK_VOLUME_SOURCE, &CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE, &CORE_V1_AZURE_FILE_VOLUME_SOURCE, &CORE_V1_BINDING, &CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CSI_VOLUME_SOURCE, &CORE_V1_CAPABILITIES, &CORE_V1_CEPH_FS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CEPH_FS_VOLUME_SOURCE, &CORE_V1_CINDER_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CINDER_VOLUME_SOURCE, &CORE_V1_CLIENT_IP_CONFIG, &CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION, &CORE_V1_COMPONENT_CONDITION, &CORE_V1_COMPONENT_STATUS, &CORE_V1_COMPONENT_STATUS_LIST, &CORE_V1_CONFIG_MAP, &CORE_V1_CONFIG_MAP_ENV_SOURCE, &CORE_V1_CONFIG_MAP_KEY_SELECTOR, &CORE_V1_CONFIG_MAP_LIST, &CORE_V1_CONFIG_MAP_NODE_CONFIG_SOURCE, &CORE_V1_CONFIG_MAP_PROJECTION, &CORE_V1_CONFIG_MAP_VOLUME_SOURCE, &CORE_V1_CONTAINER, &CORE_V1_CONTAINER_EXTENDED_RESOURCE_REQUEST, &CORE_V1_CONTAINER_IMAGE, &CORE_V1_CONTAINER_PORT, &CORE_V1_CONTAINER_RESIZE_POLICY, &CORE_V1_CONTAINER_RESTART_RULE, &CORE_V1_CONTAINER_RESTART_RULE_ON_EXIT_CODES, &CORE_V1_CONTAINER_STATE, &CORE_V1_CONTAINER_STATE_RUNNING, &CORE_V1_CONTAINER_STATE_TERMINATED, &CORE_V1_CONTAINER_STATE_WAITING, &CORE_V1_CONTAINER_STATUS, &CORE_V1_CONTAINER_USER, &CORE_V1_DAEMON_ENDPOINT, &CORE_V1_DOWNWARD_API_PROJECTION, &CORE_V1_DOWNWARD_API_VOLUME_FILE, &CORE_V1_DOWNWARD_API_VOLUME_SOURCE, &CORE_V1_EMPTY_DIR_VOLUME_SOURCE, &CORE_V1_ENDPOINT_ADDRESS, &CORE_V1_ENDPOINT_PORT, &CORE_V1_ENDPOINT_SUBSET, &CORE_V1_ENDPOINTS, &CORE_V1_ENDPOINTS_LIST, &CORE_V1_ENV_FROM_SOURCE, &CORE_V1_ENV_VAR, &CORE_V1_ENV_VAR_SOURCE, &CORE_V1_EPHEMERAL_CONTAINER, &CORE_V1_EPHEMERAL_CONTAINER_COMMON, &CORE_V1_EPHEMERAL_VOLUME_SOURCE, &CORE_V1_EVENT, &CORE_V1_EVENT_LIST, &CORE_V1_EVENT_SERIES, &CORE_V1_EVENT_SOURCE, &CORE_V1_EVICTION_RESPONDER, &CORE_V1_EXEC_ACTION, &CORE_V1_FC_VOLUME_SOURCE, &CORE_V1_FILE_KEY_SELECTOR, &CORE_V1_FLEX_PERSISTENT_VOLUME_SOURCE, &CORE_V1_FLEX_VOLUME_SOURCE, &CORE_V1_FLOCKER_VOLUME_SOURCE, &CORE_V1_GCE_PERSISTENT_DISK_VOLUME_SOURCE, &CORE_V1_GRPC_ACTION, &CORE_V1_GIT_REPO_VOLUME_SOURCE, &CORE_V1_GLUSTERFS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_GLUSTERFS_VOLUME_SOURCE, &CORE_V1_HTTP_GET_ACTION, &CORE_V1_HTTP_HEADER, &CORE_V1_HOST_ALIAS, &CORE_V1_HOST_IP, &CORE_V1_HOST_PATH_VOLUME_SOURCE, &CORE_V1_ISCSI_PERSISTENT_VOLUME_SOURCE, &CORE_V1_ISCSI_VOLUME_SOURCE, &CORE_V1_IMAGE_VOLUME_SOURCE, &CORE_V1_IMAGE_VOLUME_STATUS, &CORE_V1_KEY_TO_PATH, &CORE_V1_LIFECYCLE, &CORE_V1_LIFECYCLE_HANDLER, &CORE_V1_LIMIT_RANGE, &CORE_V1_LIMIT_RANGE_ITEM, &CORE_V1_LIMIT_RANGE_LIST, &CORE_V1_LIMIT_RANGE_SPEC, &CORE_V1_LINUX_CONTAINER_USER, &CORE_V1_LIST, &CORE_V1_LOAD_BALANCER_INGRESS, &CORE_V1_LOAD_BALANCER_STATUS, &CORE_V1_LOCAL_OBJECT_REFERENCE, &CORE_V1_LOCAL_VOLUME_SOURCE, &CORE_V1_MODIFY_VOLUME_STATUS, &CORE_V1_NFS_VOLUME_SOURCE, &CORE_V1_NAMESPACE, &CORE_V1_NAMESPACE_CONDITION, &CORE_V1_NAMESPACE_LIST, &CORE_V1_NAMESPACE_SPEC, &CORE_V1_NAMESPACE_STATUS, &CORE_V1_NODE, &CORE_V1_NODE_ADDRESS, &CORE_V1_NODE_AFFINITY, &CORE_V1_NODE_ALLOCATABLE_MAPPED_RESOURCES, &CORE_V1_NODE_ALLOCATABLE_OVERHEAD_RESOURCES, &CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS, &CORE_V1_NODE_CONDITION, &CORE_V1_NODE_CONFIG_SOURCE, &CORE_V1_NODE_CONFIG_STATUS, &CORE_V1_NODE_DAEMON_ENDPOINTS, &CORE_V1_NODE_FEATURES, &CORE_V1_NODE_LIST, &CORE_V1_NODE_POD_PREEMPTION_POLICY, &CORE_V1_NODE_PROXY_OPTIONS, &CORE_V1_NODE_RUNTIME_HANDLER, &CORE_V1_NODE_RUNTIME_HANDLER_FEATURES, &CORE_V1_NODE_SELECTOR, &CORE_V1_NODE_SELECTOR_REQUIREMENT, &CORE_V1_NODE_SELECTOR_TERM, &CORE_V1_NODE_SPEC, &CORE_V1_NODE_STATUS, &CORE_V1_NODE_SWAP_STATUS, &CORE_V1_NODE_SYSTEM_INFO, &CORE_V1_OBJECT_FIELD_SELECTOR, &CORE_V1_OBJECT_REFERENCE, &CORE_V1_PERSISTENT_VOLUME, &CORE_V1_PERSISTENT_VOLUME_CLAIM, &CORE_V1_PERSISTENT_VOLUME_CLAIM_CONDITION, &CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST, &CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC, &CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS, &CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE, &CORE_V1_PERSISTENT_VOLUME_CLAIM_VOLUME_SOURCE, &CORE_V1_PERSISTENT_VOLUME_LIST, &CORE_V1_PERSISTENT_VOLUME_SOURCE, &CORE_V1_PERSISTENT_VOLUME_SPEC, &CORE_V1_PERSISTENT_VOLUME_STATUS, &CORE_V1_PHOTON_PERSISTENT_DISK_VOLUME_SOURCE, &CORE_V1_POD, &CORE_V1_POD_AFFINITY, &CORE_V1_POD_AFFINITY_TERM, &CORE_V1_POD_ANTI_AFFINITY, &CORE_V1_POD_ATTACH_OPTIONS, &CORE_V1_POD_CERTIFICATE_PROJECTION, &CORE_V1_POD_CONDITION, &CORE_V1_POD_DNS_CONFIG, &CORE_V1_POD_DNS_CONFIG_OPTION, &CORE_V1_POD_EXEC_OPTIONS, &CORE_V1_POD_EXTENDED_RESOURCE_CLAIM_STATUS, &CORE_V1_POD_IP, &CORE_V1_POD_LIST, &CORE_V1_POD_LOG_OPTIONS, &CORE_V1_POD_OS, &CORE_V1_POD_PORT_FORWARD_OPTIONS, &CORE_V1_POD_PROXY_OPTIONS, &CORE_V1_POD_READINESS_GATE, &CORE_V1_POD_RESOURCE_CLAIM, &CORE_V1_POD_RESOURCE_CLAIM_STATUS, &CORE_V1_POD_SCHEDULING_GATE, &CORE_V1_POD_SCHEDULING_GROUP, &CORE_V1_POD_SECURITY_CONTEXT, &CORE_V1_POD_SIGNATURE, &CORE_V1_POD_SPEC, &CORE_V1_POD_STATUS, &CORE_V1_POD_TEMPLATE, &CORE_V1_POD_TEMPLATE_LIST, &CORE_V1_POD_TEMPLATE_SPEC, &CORE_V1_POD_VOLUME_HEALTH, &CORE_V1_PORT_STATUS, &CORE_V1_PORTWORX_VOLUME_SOURCE, &CORE_V1_PRECONDITIONS, &CORE_V1_PREFER_AVOID_PODS_ENTRY, &CORE_V1_PREFERRED_SCHEDULING_TERM, &CORE_V1_PROBE, &CORE_V1_PROBE_HANDLER, &CORE_V1_PROJECTED_VOLUME_SOURCE, &CORE_V1_QUOBYTE_VOLUME_SOURCE, &CORE_V1_RBD_PERSISTENT_VOLUME_SOURCE, &CORE_V1_RBD_VOLUME_SOURCE, &CORE_V1_RANGE_ALLOCATION, &CORE_V1_REPLICATION_CONTROLLER, &CORE_V1_REPLICATION_CONTROLLER_CONDITION, &CORE_V1_REPLICATION_CONTROLLER_LIST, &CORE_V1_REPLICATION_CONTROLLER_SPEC, &CORE_V1_REPLICATION_CONTROLLER_STATUS, &CORE_V1_RESOURCE_CLAIM, &CORE_V1_RESOURCE_FIELD_SELECTOR, &CORE_V1_RESOURCE_HEALTH, &CORE_V1_RESOURCE_QUOTA, &CORE_V1_RESOURCE_QUOTA_LIST, &CORE_V1_RESOURCE_QUOTA_SPEC, &CORE_V1_RESOURCE_QUOTA_STATUS, &CORE_V1_RESOURCE_REQUIREMENTS, &CORE_V1_RESOURCE_STATUS, &CORE_V1_SE_LINUX_OPTIONS, &CORE_V1_SCALE_IO_PERSISTENT_VOLUME_SOURCE, &CORE_V1_SCALE_IO_VOLUME_SOURCE, &CORE_V1_SCOPE_SELECTOR, &CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT, &CORE_V1_SECCOMP_PROFILE, &CORE_V1_SECRET, &CORE_V1_SECRET_ENV_SOURCE, &CORE_V1_SECRET_KEY_SELECTOR, &CORE_V1_SECRET_LIST, &CORE_V1_SECRET_PROJECTION, &CORE_V1_SECRET_REFERENCE, &CORE_V1_SECRET_VOLUME_SOURCE, &CORE_V1_SECURITY_CONTEXT, &CORE_V1_SERIALIZED_REFERENCE, &CORE_V1_SERVICE, &CORE_V1_SERVICE_ACCOUNT, &CORE_V1_SERVICE_ACCOUNT_LIST, &CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION, &CORE_V1_SERVICE_LIST, &CORE_V1_SERVICE_PORT, &CORE_V1_SERVICE_PROXY_OPTIONS, &CORE_V1_SERVICE_SPEC, &CORE_V1_SERVICE_STATUS, &CORE_V1_SESSION_AFFINITY_CONFIG, &CORE_V1_SLEEP_ACTION, &CORE_V1_STORAGE_OS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_STORAGE_OS_VOLUME_SOURCE, &CORE_V1_SYSCTL, &CORE_V1_TCP_SOCKET_ACTION, &CORE_V1_TAINT, &CORE_V1_TOLERATION, &CORE_V1_TOPOLOGY_SELECTOR_LABEL_REQUIREMENT, &CORE_V1_TOPOLOGY_SELECTOR_TERM, &CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT, &CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE, &CORE_V1_TYPED_OBJECT_REFERENCE, &CORE_V1_VOLUME, &CORE_V1_VOLUME_DEVICE, &CORE_V1_VOLUME_HEALTH_CONDITION, &CORE_V1_VOLUME_HEALTH_STATUS, &CORE_V1_VOLUME_MOUNT, &CORE_V1_VOLUME_MOUNT_STATUS, &CORE_V1_VOLUME_NODE_AFFINITY, &CORE_V1_VOLUME_PROJECTION, &CORE_V1_VOLUME_RESOURCE_REQUIREMENTS, &CORE_V1_VOLUME_SOURCE, &CORE_V1_VOLUME_STATUS, &CORE_V1_VSPHERE_VIRTUAL_DISK_VOLUME_SOURCE, &CORE_V1_WEIGHTED_POD_AFFINITY_TERM, &CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS, &DISCOVERY_V1_ENDPOINT, &DISCOVERY_V1_ENDPOINT_CONDITIONS, &DISCOVERY_V1_ENDPOINT_HINTS, &DISCOVERY_V1_ENDPOINT_PORT, &DISCOVERY_V1_ENDPOINT_SLICE, &DISCOVERY_V1_ENDPOINT_SLICE_LIST, &DISCOVERY_V1_FOR_NODE, &DISCOVERY_V1_FOR_ZONE, &DISCOVERY_V1BETA1_ENDPOINT, &DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS, &DISCOVERY_V1BETA1_ENDPOINT_HINTS, &DISCOVERY_V1BETA1_ENDPOINT_PORT, &DISCOVERY_V1BETA1_ENDPOINT_SLICE, &DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST, &DISCOVERY_V1BETA1_FOR_NODE, &DISCOVERY_V1BETA1_FOR_ZONE, &EVENTS_V1_EVENT, &EVENTS_V1_EVENT_LIST, &EVENTS_V1_EVENT_SERIES, &EVENTS_V1BETA1_EVENT, &EVENTS_V1BETA1_EVENT_LIST, &EVENTS_V1BETA1_EVENT_SERIES, &EXTENSIONS_V1BETA1_DAEMON_SET, &EXTENSIONS_V1BETA1_DAEMON_SET_CONDITION, &EXTENSIONS_V1BETA1_DAEMON_SET_LIST, &EXTENSIONS_V1BETA1_DAEMON_SET_SPEC, &EXTENSIONS_V1BETA1_DAEMON_SET_STATUS, &EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY, &EXTENSIONS_V1BETA1_DEPLOYMENT, &EXTENSIONS_V1BETA1_DEPLOYMENT_CONDITION, &EXTENSIONS_V1BETA1_DEPLOYMENT_LIST, &EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK, &EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC, &EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS, &EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY, &EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH, &EXTENSIONS_V1BETA1_HTTP_INGRESS_RULE_VALUE, &EXTENSIONS_V1BETA1_IP_BLOCK, &EXTENSIONS_V1BETA1_INGRESS, &EXTENSIONS_V1BETA1_INGRESS_BACKEND, &EXTENSIONS_V1BETA1_INGRESS_LIST, &EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS, &EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS, &EXTENSIONS_V1BETA1_INGRESS_RULE, &EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE, &EXTENSIONS_V1BETA1_INGRESS_SPEC, &EXTENSIONS_V1BETA1_INGRESS_STATUS, &EXTENSIONS_V1BETA1_INGRESS_TLS, &EXTENSIONS_V1BETA1_NETWORK_POLICY, &EXTENSIONS_V1BETA1_NETWORK_POLICY_EGRESS_RULE, &EXTENSIONS_V1BETA1_NETWORK_POLICY_INGRESS_RULE, &EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST, &EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER, &EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT, &EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC, &EXTENSIONS_V1BETA1_REPLICA_SET, &EXTENSIONS_V1BETA1_REPLICA_SET_CONDITION, &EXTENSIONS_V1BETA1_REPLICA_SET_LIST, &EXTENSIONS_V1BETA1_REPLICA_SET_SPEC, &EXTENSIONS_V1BETA1_REPLICA_SET_STATUS, &EXTENSIONS_V1BETA1_ROLLBACK_CONFIG, &EXTENSIONS_V1BETA1_ROLLING_UPDATE_DAEMON_SET, &EXTENSIONS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &EXTENSIONS_V1BETA1_SCALE, &EXTENSIONS_V1BETA1_SCALE_SPEC, &EXTENSIONS_V1BETA1_SCALE_STATUS, &FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1_FLOW_SCHEMA, &FLOWCONTROL_V1_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1_GROUP_SUBJECT, &FLOWCONTROL_V1_LIMIT_RESPONSE, &FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1_QUEUING_CONFIGURATION, &FLOWCONTROL_V1_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1_SUBJECT, &FLOWCONTROL_V1_USER_SUBJECT, &FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA1_GROUP_SUBJECT, &FLOWCONTROL_V1BETA1_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA1_SUBJECT, &FLOWCONTROL_V1BETA1_USER_SUBJECT, &FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA2_GROUP_SUBJECT, &FLOWCONTROL_V1BETA2_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA2_SUBJECT, &FLOWCONTROL_V1BETA2_USER_SUBJECT, &FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA3_GROUP_SUBJECT, &FLOWCONTROL_V1BETA3_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA3_SUBJECT, &FLOWCONTROL_V1BETA3_USER_SUBJECT, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION, &LIFECYCLE_V1ALPHA1_EVICTION_LIST, &LIFECYCLE_V1ALPHA1_EVICTION_POD_REFERENCE, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_POD_REFERENCE, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_TARGET, &LIFECYCLE_V1ALPHA1_EVICTION_SPEC, &LIFECYCLE_V1ALPHA1_EVICTION_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION_TARGET, &LIFECYCLE_V1ALPHA1_REQUESTER, &LIFECYCLE_V1ALPHA1_RESPONDER_STATUS, &LIFECYCLE_V1ALPHA1_TARGET_RESPONDER, &NETWORKING_V1_HTTP_INGRESS_PATH, &NETWORKING_V1_HTTP_INGRESS_RULE_VALUE, &NETWORKING_V1_IP_ADDRESS, &NETWORKING_V1_IP_ADDRESS_LIST, &NETWORKING_V1_IP_ADDRESS_SPEC, &NETWORKING_V1_IP_BLOCK, &NETWORKING_V1_INGRESS, &NETWORKING_V1_INGRESS_BACKEND, &NETWORKING_V1_INGRESS_CLASS, &NETWORKING_V1_INGRESS_CLASS_LIST, &NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE, &NETWORKING_V1_INGRESS_CLASS_SPEC, &NETWORKING_V1_INGRESS_LIST, &NETWORKING_V1_INGRESS_LOAD_BALANCER_INGRESS, &NETWORKING_V1_INGRESS_LOAD_BALANCER_STATUS, &NETWORKING_V1_INGRESS_PORT_STATUS, &NETWORKING_V1_INGRESS_RULE, &NETWORKING_V1_INGRESS_RULE_VALUE, &NETWORKING_V1_INGRESS_SERVICE_BACKEND, &NETWORKING_V1_INGRESS_SPEC, &NETWORKING_V1_INGRESS_STATUS, &NETWORKING_V1_INGRESS_TLS, &NETWORKING_V1_NETWORK_POLICY, &NETWORKING_V1_NETWORK_POLICY_EGRESS_RULE, &NETWORKING_V1_NETWORK_POLICY_INGRESS_RULE, &NETWORKING_V1_NETWORK_POLICY_LIST, &NETWORKING_V1_NETWORK_POLICY_PEER, &NETWORKING_V1_NETWORK_POLICY_PORT, &NETWORKING_V1_NETWORK_POLICY_SPEC, &NETWORKING_V1_PARENT_REFERENCE, &NETWORKING_V1_SERVICE_BACKEND_PORT, &NETWORKING_V1_SERVICE_CIDR, &NETWORKING_V1_SERVICE_CIDR_LIST, &NETWORKING_V1_SERVICE_CIDR_SPEC, &NETWORKING_V1_SERVICE_CIDR_STATUS, &NETWORKING_V1BETA1_HTTP_INGRESS_PATH, &NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE, &NETWORKING_V1BETA1_IP_ADDRESS, &NETWORKING_V1BETA1_IP_ADDRESS_LIST, &NETWORKING_V1BETA1_IP_ADDRESS_SPEC, &NETWORKING_V1BETA1_INGRESS, &NETWORKING_V1BETA1_INGRESS_BACKEND, &NETWORKING_V1BETA1_INGRESS_CLASS, &NETWORKING_V1BETA1_INGRESS_CLASS_LIST, &NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE, &NETWORKING_V1BETA1_INGRESS_CLASS_SPEC, &NETWORKING_V1BETA1_INGRESS_LIST, &NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS, &NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &NETWORKING_V1BETA1_INGRESS_PORT_STATUS, &NETWORKING_V1BETA1_INGRESS_RULE, &NETWORKING_V1BETA1_INGRESS_RULE_VALUE, &NETWORKING_V1BETA1_INGRESS_SPEC, &NETWORKING_V1BETA1_INGRESS_STATUS, &NETWORKING_V1BETA1_INGRESS_TLS, &NETWORKING_V1BETA1_PARENT_REFERENCE, &NETWORKING_V1BETA1_SERVICE_CIDR, &NETWORKING_V1BETA1_SERVICE_CIDR_LIST, &NETWORKING_V1BETA1_SERVICE_CIDR_SPEC, &NETWORKING_V1BETA1_SERVICE_CIDR_STATUS, &NODE_V1_OVERHEAD, &NODE_V1_RUNTIME_CLASS, &NODE_V1_RUNTIME_CLASS_LIST, &NODE_V1_SCHEDULING, &NODE_V1ALPHA1_OVERHEAD, &NODE_V1ALPHA1_RUNTIME_CLASS, &NODE_V1ALPHA1_RUNTIME_CLASS_LIST, &NODE_V1ALPHA1_RUNTIME_CLASS_SPEC, &NODE_V1ALPHA1_SCHEDULING, &NODE_V1BETA1_OVERHEAD, &NODE_V1BETA1_RUNTIME_CLASS, &NODE_V1BETA1_RUNTIME_CLASS_LIST, &NODE_V1BETA1_SCHEDULING, &POLICY_V1_EVICTION, &POLICY_V1_POD_DISRUPTION_BUDGET, &POLICY_V1_POD_DISRUPTION_BUDGET_LIST, &POLICY_V1_POD_DISRUPTION_BUDGET_SPEC, &POLICY_V1_POD_DISRUPTION_BUDGET_STATUS, &POLICY_V1BETA1_EVICTION, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS, &RBAC_V1_AGGREGATION_RULE, &RBAC_V1_CLUSTER_ROLE, &RBAC_V1_CLUSTER_ROLE_BINDING, &RBAC_V1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1_CLUSTER_ROLE_LIST, &RBAC_V1_POLICY_RULE, &RBAC_V1_ROLE, &RBAC_V1_ROLE_BINDING, &RBAC_V1_ROLE_BINDING_LIST, &RBAC_V1_ROLE_LIST, &RBAC_V1_ROLE_REF, &RBAC_V1_SUBJECT, &RBAC_V1ALPHA1_AGGREGATION_RULE, &RBAC_V1ALPHA1_CLUSTER_ROLE, &RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING, &RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1ALPHA1_CLUSTER_ROLE_LIST, &RBAC_V1ALPHA1_POLICY_RULE, &RBAC_V1ALPHA1_ROLE, &RBAC_V1ALPHA1_ROLE_BINDING, &RBAC_V1ALPHA1_ROLE_BINDING_LIST, &RBAC_V1ALPHA1_ROLE_LIST, &RBAC_V1ALPHA1_ROLE_REF, &RBAC_V1ALPHA1_SUBJECT, &RBAC_V1BETA1_AGGREGATION_RULE, &RBAC_V1BETA1_CLUSTER_ROLE, &RBAC_V1BETA1_CLUSTER_ROLE_BINDING, &RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1BETA1_CLUSTER_ROLE_LIST, &RBAC_V1BETA1_POLICY_RULE, &RBAC_V1BETA1_ROLE, &RBAC_V1BETA1_ROLE_BINDING, &RBAC_V1BETA1_ROLE_BINDING_LIST, &RBAC_V1BETA1_ROLE_LIST, &RBAC_V1BETA1_ROLE_REF, &RBAC_V1BETA1_SUBJECT, &RESOURCE_V1_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1_ALLOCATION_RESULT, &RESOURCE_V1_CEL_DEVICE_SELECTOR, &RESOURCE_V1_CAPACITY_REQUEST_POLICY, &RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1_CAPACITY_REQUIREMENTS, &RESOURCE_V1_COUNTER, &RESOURCE_V1_COUNTER_SET, &RESOURCE_V1_DEVICE, &RESOURCE_V1_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1_DEVICE_ATTRIBUTE, &RESOURCE_V1_DEVICE_CAPACITY, &RESOURCE_V1_DEVICE_CLAIM, &RESOURCE_V1_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1_DEVICE_CLASS, &RESOURCE_V1_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1_DEVICE_CLASS_LIST, &RESOURCE_V1_DEVICE_CLASS_SPEC, &RESOURCE_V1_DEVICE_CONFIGURATION, &RESOURCE_V1_DEVICE_CONSTRAINT, &RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1_DEVICE_REQUEST, &RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1_DEVICE_SELECTOR, &RESOURCE_V1_DEVICE_SUB_REQUEST, &RESOURCE_V1_DEVICE_TAINT, &RESOURCE_V1_DEVICE_TAINT_RULE, &RESOURCE_V1_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1_DEVICE_TAINT_SELECTOR, &RESOURCE_V1_DEVICE_TOLERATION, &RESOURCE_V1_EXACT_DEVICE_REQUEST, &RESOURCE_V1_NETWORK_DEVICE_DATA, &RESOURCE_V1_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1_RESOURCE_CLAIM, &RESOURCE_V1_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1_RESOURCE_CLAIM_LIST, &RESOURCE_V1_RESOURCE_CLAIM_SPEC, &RESOURCE_V1_RESOURCE_CLAIM_STATUS, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1_RESOURCE_POOL, &RESOURCE_V1_RESOURCE_SLICE, &RESOURCE_V1_RESOURCE_SLICE_LIST, &RESOURCE_V1_RESOURCE_SLICE_SPEC, &RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR, &RESOURCE_V1ALPHA3_DEVICE_SELECTOR, &RESOURCE_V1ALPHA3_DEVICE_TAINT, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR, &RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS, &RESOURCE_V1ALPHA3_POOL_STATUS, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_STATUS, &RESOURCE_V1ALPHA3_SHAREABLE_CAPACITY_STATUS, &RESOURCE_V1ALPHA3_SHAREABLE_SUMMARY_STATUS, &RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1BETA1_ALLOCATION_RESULT, &RESOURCE_V1BETA1_BASIC_DEVICE, &RESOURCE_V1BETA1_CEL_DEVICE_SELECTOR, &RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY, &RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS, &RESOURCE_V1BETA1_COUNTER, &RESOURCE_V1BETA1_COUNTER_SET, &RESOURCE_V1BETA1_DEVICE, &RESOURCE_V1BETA1_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1BETA1_DEVICE_ATTRIBUTE, &RESOURCE_V1BETA1_DEVICE_CAPACITY, &RESOURCE_V1BETA1_DEVICE_CLAIM, &RESOURCE_V1BETA1_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CLASS, &RESOURCE_V1BETA1_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CLASS_LIST, &RESOURCE_V1BETA1_DEVICE_CLASS_SPEC, &RESOURCE_V1BETA1_DEVICE_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CONSTRAINT, &RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1BETA1_DEVICE_REQUEST, &RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1BETA1_DEVICE_SELECTOR, &RESOURCE_V1BETA1_DEVICE_SUB_REQUEST, &RESOURCE_V1BETA1_DEVICE_TAINT, &RESOURCE_V1BETA1_DEVICE_TOLERATION, &RESOURCE_V1BETA1_NETWORK_DEVICE_DATA, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1BETA1_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1BETA1_RESOURCE_CLAIM, &RESOURCE_V1BETA1_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST, &RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC, &RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1BETA1_RESOURCE_POOL, &RESOURCE_V1BETA1_RESOURCE_SLICE, &RESOURCE_V1BETA1_RESOURCE_SLICE_LIST, &RESOURCE_V1BETA1_RESOURCE_SLICE_SPEC, &RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1BETA2_ALLOCATION_RESULT, &RESOURCE_V1BETA2_CEL_DEVICE_SELECTOR, &RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY, &RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS, &RESOURCE_V1BETA2_COUNTER, &RESOURCE_V1BETA2_COUNTER_SET, &RESOURCE_V1BETA2_DEVICE, &RESOURCE_V1BETA2_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1BETA2_DEVICE_ATTRIBUTE, &RESOURCE_V1BETA2_DEVICE_CAPACITY, &RESOURCE_V1BETA2_DEVICE_CLAIM, &RESOURCE_V1BETA2_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CLASS, &RESOURCE_V1BETA2_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CLASS_LIST, &RESOURCE_V1BETA2_DEVICE_CLASS_SPEC, &RESOURCE_V1BETA2_DEVICE_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CONSTRAINT, &RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1BETA2_DEVICE_REQUEST, &RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1BETA2_DEVICE_SELECTOR, &RESOURCE_V1BETA2_DEVICE_SUB_REQUEST, &RESOURCE_V1BETA2_DEVICE_TAINT, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR, &RESOURCE_V1BETA2_DEVICE_TOLERATION, &RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST, &RESOURCE_V1BETA2_NETWORK_DEVICE_DATA, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1BETA2_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1BETA2_RESOURCE_CLAIM, &RESOURCE_V1BETA2_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST, &RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC, &RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1BETA2_RESOURCE_POOL, &RESOURCE_V1BETA2_RESOURCE_SLICE, &RESOURCE_V1BETA2_RESOURCE_SLICE_LIST, &RESOURCE_V1BETA2_RESOURCE_SLICE_SPEC, &SCHEDULING_V1_PRIORITY_CLASS, &SCHEDULING_V1_PRIORITY_CLASS_LIST, &SCHEDULING_V1ALPHA3_ALL_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_COMPOSITE_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SPEC, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_STATUS, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_TEMPLATE, &SCHEDULING_V1ALPHA3_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_POD_GROUP, &SCHEDULING_V1ALPHA3_POD_GROUP_LIST, &SCHEDULING_V1ALPHA3_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1ALPHA3_POD_GROUP_RESOURCE_CLAIM_STATUS, &SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_POD_GROUP_SPEC, &SCHEDULING_V1ALPHA3_POD_GROUP_STATUS, &SCHEDULING_V1ALPHA3_POD_GROUP_TEMPLATE, &SCHEDULING_V1ALPHA3_SINGLE_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT, &SCHEDULING_V1ALPHA3_TYPED_LOCAL_OBJECT_REFERENCE, &SCHEDULING_V1ALPHA3_WORKLOAD, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_LIST, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_REFERENCE, &SCHEDULING_V1ALPHA3_WORKLOAD_SPEC, &SCHEDULING_V1BETA1_ALL_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_ALL_DISRUPTION_MODE, &SCHEDULING_V1BETA1_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_COMPOSITE_GANG_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_TEMPLATE, &SCHEDULING_V1BETA1_DISRUPTION_MODE, &SCHEDULING_V1BETA1_GANG_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_POD_GROUP, &SCHEDULING_V1BETA1_POD_GROUP_LIST, &SCHEDULING_V1BETA1_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1BETA1_POD_GROUP_RESOURCE_CLAIM_STATUS, &SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_POD_GROUP_SPEC, &SCHEDULING_V1BETA1_POD_GROUP_STATUS, &SCHEDULING_V1BETA1_POD_GROUP_TEMPLATE, &SCHEDULING_V1BETA1_PRIORITY_CLASS, &SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST, &SCHEDULING_V1BETA1_SINGLE_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT, &SCHEDULING_V1BETA1_TYPED_LOCAL_OBJECT_REFERENCE, &SCHEDULING_V1BETA1_WORKLOAD, &SCHEDULING_V1BETA1_WORKLOAD_LIST, &SCHEDULING_V1BETA1_WORKLOAD_REFERENCE, &SCHEDULING_V1BETA1_WORKLOAD_SPEC, &STORAGE_V1_CSI_DRIVER, &STORAGE_V1_CSI_DRIVER_LIST, &STORAGE_V1_CSI_DRIVER_SPEC, &STORAGE_V1_CSI_NODE, &STORAGE_V1_CSI_NODE_DRIVER, &STORAGE_V1_CSI_NODE_LIST, &STORAGE_V1_CSI_NODE_SPEC, &STORAGE_V1_CSI_NODE_STATUS, &STORAGE_V1_CSI_STORAGE_CAPACITY, &STORAGE_V1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1_STORAGE_CLASS, &STORAGE_V1_STORAGE_CLASS_LIST, &STORAGE_V1_STORAGE_HEALTH, &STORAGE_V1_STORAGE_HEALTH_CONDITION, &STORAGE_V1_TOKEN_REQUEST, &STORAGE_V1_VOLUME_ATTACHMENT, &STORAGE_V1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1_VOLUME_ERROR, &STORAGE_V1_VOLUME_NODE_RESOURCES, &STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY, &STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1ALPHA1_VOLUME_ERROR, &STORAGE_V1BETA1_CSI_DRIVER, &STORAGE_V1BETA1_CSI_DRIVER_LIST, &STORAGE_V1BETA1_CSI_DRIVER_SPEC, &STORAGE_V1BETA1_CSI_NODE, &STORAGE_V1BETA1_CSI_NODE_DRIVER, &STORAGE_V1BETA1_CSI_NODE_LIST, &STORAGE_V1BETA1_CSI_NODE_SPEC, &STORAGE_V1BETA1_CSI_NODE_STATUS, &STORAGE_V1BETA1_CSI_STORAGE_CAPACITY, &STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1BETA1_STORAGE_CLASS, &STORAGE_V1BETA1_STORAGE_CLASS_LIST, &STORAGE_V1BETA1_STORAGE_HEALTH, &STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION, &STORAGE_V1BETA1_TOKEN_REQUEST, &STORAGE_V1BETA1_VOLUME_ATTACHMENT, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1BETA1_VOLUME_ERROR, &STORAGE_V1BETA1_VOLUME_NODE_RESOURCES, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_SPEC, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_STATUS, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_SPEC, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_STATUS, &APIEXTENSIONS_V1_CONVERSION_REQUEST, &APIEXTENSIONS_V1_CONVERSION_RESPONSE, &APIEXTENSIONS_V1_CONVERSION_REVIEW, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_CONVERSION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_NAMES, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_VERSION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCES, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_VALIDATION, &APIEXTENSIONS_V1_EXTERNAL_DOCUMENTATION, &APIEXTENSIONS_V1_JSON_SCHEMA_PROPS, &APIEXTENSIONS_V1_SELECTABLE_FIELD, &APIEXTENSIONS_V1_SERVICE_REFERENCE, &APIEXTENSIONS_V1_VALIDATION_RULE, &APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG, &APIEXTENSIONS_V1_WEBHOOK_CONVERSION, &APIEXTENSIONS_V1BETA1_CONVERSION_REQUEST, &APIEXTENSIONS_V1BETA1_CONVERSION_RESPONSE, &APIEXTENSIONS_V1BETA1_CONVERSION_REVIEW, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION, &APIEXTENSIONS_V1BETA1_EXTERNAL_DOCUMENTATION, &APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS, &APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD, &APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE, &APIEXTENSIONS_V1BETA1_VALIDATION_RULE, &APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG, &META_V1_API_GROUP, &META_V1_API_GROUP_LIST, &META_V1_API_RESOURCE, &META_V1_API_RESOURCE_LIST, &META_V1_API_VERSIONS, &META_V1_APPLY_OPTIONS, &META_V1_CONDITION, &META_V1_CREATE_OPTIONS, &META_V1_DELETE_OPTIONS, &META_V1_FIELD_SELECTOR_REQUIREMENT, &META_V1_GET_OPTIONS, &META_V1_GROUP_KIND, &META_V1_GROUP_RESOURCE, &META_V1_GROUP_VERSION, &META_V1_GROUP_VERSION_FOR_DISCOVERY, &META_V1_GROUP_VERSION_KIND, &META_V1_GROUP_VERSION_RESOURCE, &META_V1_LABEL_SELECTOR, &META_V1_LABEL_SELECTOR_REQUIREMENT, &META_V1_LIST, &META_V1_LIST_META, &META_V1_LIST_OPTIONS, &META_V1_MANAGED_FIELDS_ENTRY, &META_V1_OBJECT_META, &META_V1_OWNER_REFERENCE, &META_V1_PARTIAL_OBJECT_METADATA, &META_V1_PARTIAL_OBJECT_METADATA_LIST, &META_V1_PATCH_OPTIONS, &META_V1_PRECONDITIONS, &META_V1_ROOT_PATHS, &META_V1_SERVER_ADDRESS_BY_CLIENT_CIDR, &META_V1_SHARD_INFO, &META_V1_STATUS, &META_V1_STATUS_CAUSE, &META_V1_STATUS_DETAILS, &META_V1_TABLE_OPTIONS, &META_V1_TIMESTAMP, &META_V1_TYPE_META, &META_V1_UPDATE_OPTIONS, &META_V1_WATCH_EVENT, &META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST, &TESTAPIGROUP_V1_CARP, &TESTAPIGROUP_V1_CARP_CONDITION, &TESTAPIGROUP_V1_CARP_INFO, &TESTAPIGROUP_V1_CARP_LIST, &TESTAPIGROUP_V1_CARP_SPEC, &TESTAPIGROUP_V1_CARP_STATUS, &RUNTIME_TYPE_META, &RUNTIME_UNKNOWN, &VERSION_INFO, &APIREGISTRATION_V1_API_SERVICE, &APIREGISTRATION_V1_API_SERVICE_CONDITION, &APIREGISTRATION_V1_API_SERVICE_LIST, &APIREGISTRATION_V1_API_SERVICE_SPEC, &APIREGISTRATION_V1_API_SERVICE_STATUS, &APIREGISTRATION_V1_SERVICE_REFERENCE, &APIREGISTRATION_V1BETA1_API_SERVICE, &APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION, &APIREGISTRATION_V1BETA1_API_SERVICE_LIST, &APIREGISTRATION_V1BETA1_API_SERVICE_SPEC, &APIREGISTRATION_V1BETA1_API_SERVICE_STATUS, &APIREGISTRATION_V1BETA1_SERVICE_REFERENCE, &CUSTOM_METRICS_V1BETA1_METRIC_LIST_OPTIONS, &CUSTOM_METRICS_V1BETA1_METRIC_VALUE, &CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST, &CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER, &CUSTOM_METRICS_V1BETA2_METRIC_LIST_OPTIONS, &CUSTOM_METRICS_V1BETA2_METRIC_VALUE, &CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST, &EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE, &EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST, &METRICS_V1ALPHA1_CONTAINER_METRICS, &METRICS_V1ALPHA1_NODE_METRICS, &METRICS_V1ALPHA1_NODE_METRICS_LIST, &METRICS_V1ALPHA1_POD_METRICS, &METRICS_V1ALPHA1_POD_METRICS_LIST, &METRICS_V1BETA1_CONTAINER_METRICS, &METRICS_V1BETA1_NODE_METRICS, &METRICS_V1BETA1_NODE_METRICS_LIST, &METRICS_V1BETA1_POD_METRICS, &METRICS_V1BETA1_POD_METRICS_LIST];
+pub static MESSAGES: &[&Message] = &[&ADMISSION_V1_ADMISSION_REQUEST, &ADMISSION_V1_ADMISSION_RESPONSE, &ADMISSION_V1_ADMISSION_REVIEW, &ADMISSION_V1BETA1_ADMISSION_REQUEST, &ADMISSION_V1BETA1_ADMISSION_RESPONSE, &ADMISSION_V1BETA1_ADMISSION_REVIEW, &ADMISSIONREGISTRATION_V1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1_JSON_PATCH, &ADMISSIONREGISTRATION_V1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1_MUTATION, &ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1_PARAM_KIND, &ADMISSIONREGISTRATION_V1_PARAM_REF, &ADMISSIONREGISTRATION_V1_RULE, &ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE, &ADMISSIONREGISTRATION_V1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1_VALIDATION, &ADMISSIONREGISTRATION_V1_VARIABLE, &ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG, &ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1ALPHA1_JSON_PATCH, &ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_MUTATION, &ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND, &ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF, &ADMISSIONREGISTRATION_V1ALPHA1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION, &ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE, &ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION, &ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING, &ADMISSIONREGISTRATION_V1BETA1_JSON_PATCH, &ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION, &ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1BETA1_MUTATION, &ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS, &ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND, &ADMISSIONREGISTRATION_V1BETA1_PARAM_REF, &ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE, &ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION, &ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &ADMISSIONREGISTRATION_V1BETA1_VALIDATION, &ADMISSIONREGISTRATION_V1BETA1_VARIABLE, &ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG, &APIDISCOVERY_V2_API_GROUP_DISCOVERY, &APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST, &APIDISCOVERY_V2_API_RESOURCE_DISCOVERY, &APIDISCOVERY_V2_API_SUBRESOURCE_DISCOVERY, &APIDISCOVERY_V2_API_VERSION_DISCOVERY, &APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY, &APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST, &APIDISCOVERY_V2BETA1_API_RESOURCE_DISCOVERY, &APIDISCOVERY_V2BETA1_API_SUBRESOURCE_DISCOVERY, &APIDISCOVERY_V2BETA1_API_VERSION_DISCOVERY, &APISERVERINTERNAL_V1ALPHA1_SERVER_STORAGE_VERSION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_CONDITION, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_SPEC, &APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_STATUS, &APPS_V1_CONTROLLER_REVISION, &APPS_V1_CONTROLLER_REVISION_LIST, &APPS_V1_DAEMON_SET, &APPS_V1_DAEMON_SET_CONDITION, &APPS_V1_DAEMON_SET_LIST, &APPS_V1_DAEMON_SET_SPEC, &APPS_V1_DAEMON_SET_STATUS, &APPS_V1_DAEMON_SET_UPDATE_STRATEGY, &APPS_V1_DEPLOYMENT, &APPS_V1_DEPLOYMENT_CONDITION, &APPS_V1_DEPLOYMENT_LIST, &APPS_V1_DEPLOYMENT_SPEC, &APPS_V1_DEPLOYMENT_STATUS, &APPS_V1_DEPLOYMENT_STRATEGY, &APPS_V1_REPLICA_SET, &APPS_V1_REPLICA_SET_CONDITION, &APPS_V1_REPLICA_SET_LIST, &APPS_V1_REPLICA_SET_SPEC, &APPS_V1_REPLICA_SET_STATUS, &APPS_V1_ROLLING_UPDATE_DAEMON_SET, &APPS_V1_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1_STATEFUL_SET, &APPS_V1_STATEFUL_SET_CONDITION, &APPS_V1_STATEFUL_SET_LIST, &APPS_V1_STATEFUL_SET_ORDINALS, &APPS_V1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1_STATEFUL_SET_SPEC, &APPS_V1_STATEFUL_SET_STATUS, &APPS_V1_STATEFUL_SET_UPDATE_STRATEGY, &APPS_V1BETA1_CONTROLLER_REVISION, &APPS_V1BETA1_CONTROLLER_REVISION_LIST, &APPS_V1BETA1_DEPLOYMENT, &APPS_V1BETA1_DEPLOYMENT_CONDITION, &APPS_V1BETA1_DEPLOYMENT_LIST, &APPS_V1BETA1_DEPLOYMENT_ROLLBACK, &APPS_V1BETA1_DEPLOYMENT_SPEC, &APPS_V1BETA1_DEPLOYMENT_STATUS, &APPS_V1BETA1_DEPLOYMENT_STRATEGY, &APPS_V1BETA1_ROLLBACK_CONFIG, &APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1BETA1_SCALE, &APPS_V1BETA1_SCALE_SPEC, &APPS_V1BETA1_SCALE_STATUS, &APPS_V1BETA1_STATEFUL_SET, &APPS_V1BETA1_STATEFUL_SET_CONDITION, &APPS_V1BETA1_STATEFUL_SET_LIST, &APPS_V1BETA1_STATEFUL_SET_ORDINALS, &APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1BETA1_STATEFUL_SET_SPEC, &APPS_V1BETA1_STATEFUL_SET_STATUS, &APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY, &APPS_V1BETA2_CONTROLLER_REVISION, &APPS_V1BETA2_CONTROLLER_REVISION_LIST, &APPS_V1BETA2_DAEMON_SET, &APPS_V1BETA2_DAEMON_SET_CONDITION, &APPS_V1BETA2_DAEMON_SET_LIST, &APPS_V1BETA2_DAEMON_SET_SPEC, &APPS_V1BETA2_DAEMON_SET_STATUS, &APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY, &APPS_V1BETA2_DEPLOYMENT, &APPS_V1BETA2_DEPLOYMENT_CONDITION, &APPS_V1BETA2_DEPLOYMENT_LIST, &APPS_V1BETA2_DEPLOYMENT_SPEC, &APPS_V1BETA2_DEPLOYMENT_STATUS, &APPS_V1BETA2_DEPLOYMENT_STRATEGY, &APPS_V1BETA2_REPLICA_SET, &APPS_V1BETA2_REPLICA_SET_CONDITION, &APPS_V1BETA2_REPLICA_SET_LIST, &APPS_V1BETA2_REPLICA_SET_SPEC, &APPS_V1BETA2_REPLICA_SET_STATUS, &APPS_V1BETA2_ROLLING_UPDATE_DAEMON_SET, &APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT, &APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &APPS_V1BETA2_SCALE, &APPS_V1BETA2_SCALE_SPEC, &APPS_V1BETA2_SCALE_STATUS, &APPS_V1BETA2_STATEFUL_SET, &APPS_V1BETA2_STATEFUL_SET_CONDITION, &APPS_V1BETA2_STATEFUL_SET_LIST, &APPS_V1BETA2_STATEFUL_SET_ORDINALS, &APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY, &APPS_V1BETA2_STATEFUL_SET_SPEC, &APPS_V1BETA2_STATEFUL_SET_STATUS, &APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY, &AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE, &AUTHENTICATION_V1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1_TOKEN_REQUEST, &AUTHENTICATION_V1_TOKEN_REQUEST_SPEC, &AUTHENTICATION_V1_TOKEN_REQUEST_STATUS, &AUTHENTICATION_V1_TOKEN_REVIEW, &AUTHENTICATION_V1_TOKEN_REVIEW_SPEC, &AUTHENTICATION_V1_TOKEN_REVIEW_STATUS, &AUTHENTICATION_V1_USER_INFO, &AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW, &AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC, &AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS, &AUTHENTICATION_V1BETA1_USER_INFO, &AUTHORIZATION_V1_FIELD_SELECTOR_ATTRIBUTES, &AUTHORIZATION_V1_LABEL_SELECTOR_ATTRIBUTES, &AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_NON_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1_NON_RESOURCE_RULE, &AUTHORIZATION_V1_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1_RESOURCE_RULE, &AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW, &AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW_SPEC, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS, &AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS, &AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE, &AUTHORIZATION_V1BETA1_RESOURCE_ATTRIBUTES, &AUTHORIZATION_V1BETA1_RESOURCE_RULE, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW, &AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC, &AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS, &AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS, &AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS, &AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE, &AUTOSCALING_V1_EXTERNAL_METRIC_SOURCE, &AUTOSCALING_V1_EXTERNAL_METRIC_STATUS, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC, &AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS, &AUTOSCALING_V1_METRIC_SPEC, &AUTOSCALING_V1_METRIC_STATUS, &AUTOSCALING_V1_OBJECT_METRIC_SOURCE, &AUTOSCALING_V1_OBJECT_METRIC_STATUS, &AUTOSCALING_V1_PODS_METRIC_SOURCE, &AUTOSCALING_V1_PODS_METRIC_STATUS, &AUTOSCALING_V1_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V1_RESOURCE_METRIC_STATUS, &AUTOSCALING_V1_SCALE, &AUTOSCALING_V1_SCALE_SPEC, &AUTOSCALING_V1_SCALE_STATUS, &AUTOSCALING_V2_CONTAINER_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V2_CONTAINER_RESOURCE_METRIC_STATUS, &AUTOSCALING_V2_CROSS_VERSION_OBJECT_REFERENCE, &AUTOSCALING_V2_EXTERNAL_METRIC_SOURCE, &AUTOSCALING_V2_EXTERNAL_METRIC_STATUS, &AUTOSCALING_V2_HPA_SCALING_POLICY, &AUTOSCALING_V2_HPA_SCALING_RULES, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_CONDITION, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC, &AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS, &AUTOSCALING_V2_METRIC_IDENTIFIER, &AUTOSCALING_V2_METRIC_SPEC, &AUTOSCALING_V2_METRIC_STATUS, &AUTOSCALING_V2_METRIC_TARGET, &AUTOSCALING_V2_METRIC_VALUE_STATUS, &AUTOSCALING_V2_OBJECT_METRIC_SOURCE, &AUTOSCALING_V2_OBJECT_METRIC_STATUS, &AUTOSCALING_V2_PODS_METRIC_SOURCE, &AUTOSCALING_V2_PODS_METRIC_STATUS, &AUTOSCALING_V2_RESOURCE_METRIC_SOURCE, &AUTOSCALING_V2_RESOURCE_METRIC_STATUS, &BATCH_V1_CRON_JOB, &BATCH_V1_CRON_JOB_LIST, &BATCH_V1_CRON_JOB_SPEC, &BATCH_V1_CRON_JOB_STATUS, &BATCH_V1_JOB, &BATCH_V1_JOB_CONDITION, &BATCH_V1_JOB_LIST, &BATCH_V1_JOB_SCHEDULING_CONFIGURATION, &BATCH_V1_JOB_SPEC, &BATCH_V1_JOB_STATUS, &BATCH_V1_JOB_TEMPLATE_SPEC, &BATCH_V1_POD_FAILURE_POLICY, &BATCH_V1_POD_FAILURE_POLICY_ON_EXIT_CODES_REQUIREMENT, &BATCH_V1_POD_FAILURE_POLICY_ON_POD_CONDITIONS_PATTERN, &BATCH_V1_POD_FAILURE_POLICY_RULE, &BATCH_V1_SUCCESS_POLICY, &BATCH_V1_SUCCESS_POLICY_RULE, &BATCH_V1_UNCOUNTED_TERMINATED_PODS, &BATCH_V1BETA1_CRON_JOB, &BATCH_V1BETA1_CRON_JOB_LIST, &BATCH_V1BETA1_CRON_JOB_SPEC, &BATCH_V1BETA1_CRON_JOB_STATUS, &BATCH_V1BETA1_JOB_TEMPLATE_SPEC, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_SPEC, &CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_STATUS, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_SPEC, &CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC, &CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST, &CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_SPEC, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_SPEC, &CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_STATUS, &COORDINATION_V1_LEASE, &COORDINATION_V1_LEASE_LIST, &COORDINATION_V1_LEASE_SPEC, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST, &COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC, &COORDINATION_V1BETA1_LEASE, &COORDINATION_V1BETA1_LEASE_CANDIDATE, &COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST, &COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC, &COORDINATION_V1BETA1_LEASE_LIST, &COORDINATION_V1BETA1_LEASE_SPEC, &CORE_V1_AWS_ELASTIC_BLOCK_STORE_VOLUME_SOURCE, &CORE_V1_AFFINITY, &CORE_V1_APP_ARMOR_PROFILE, &CORE_V1_ATTACHED_VOLUME, &CORE_V1_AVOID_PODS, &CORE_V1_AZURE_DISK_VOLUME_SOURCE, &CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE, &CORE_V1_AZURE_FILE_VOLUME_SOURCE, &CORE_V1_BINDING, &CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CSI_VOLUME_SOURCE, &CORE_V1_CAPABILITIES, &CORE_V1_CEPH_FS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CEPH_FS_VOLUME_SOURCE, &CORE_V1_CINDER_PERSISTENT_VOLUME_SOURCE, &CORE_V1_CINDER_VOLUME_SOURCE, &CORE_V1_CLIENT_IP_CONFIG, &CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION, &CORE_V1_COMPONENT_CONDITION, &CORE_V1_COMPONENT_STATUS, &CORE_V1_COMPONENT_STATUS_LIST, &CORE_V1_CONFIG_MAP, &CORE_V1_CONFIG_MAP_ENV_SOURCE, &CORE_V1_CONFIG_MAP_KEY_SELECTOR, &CORE_V1_CONFIG_MAP_LIST, &CORE_V1_CONFIG_MAP_NODE_CONFIG_SOURCE, &CORE_V1_CONFIG_MAP_PROJECTION, &CORE_V1_CONFIG_MAP_VOLUME_SOURCE, &CORE_V1_CONTAINER, &CORE_V1_CONTAINER_EXTENDED_RESOURCE_REQUEST, &CORE_V1_CONTAINER_IMAGE, &CORE_V1_CONTAINER_PORT, &CORE_V1_CONTAINER_RESIZE_POLICY, &CORE_V1_CONTAINER_RESTART_RULE, &CORE_V1_CONTAINER_RESTART_RULE_ON_EXIT_CODES, &CORE_V1_CONTAINER_STATE, &CORE_V1_CONTAINER_STATE_RUNNING, &CORE_V1_CONTAINER_STATE_TERMINATED, &CORE_V1_CONTAINER_STATE_WAITING, &CORE_V1_CONTAINER_STATUS, &CORE_V1_CONTAINER_USER, &CORE_V1_DAEMON_ENDPOINT, &CORE_V1_DOWNWARD_API_PROJECTION, &CORE_V1_DOWNWARD_API_VOLUME_FILE, &CORE_V1_DOWNWARD_API_VOLUME_SOURCE, &CORE_V1_EMPTY_DIR_VOLUME_SOURCE, &CORE_V1_ENDPOINT_ADDRESS, &CORE_V1_ENDPOINT_PORT, &CORE_V1_ENDPOINT_SUBSET, &CORE_V1_ENDPOINTS, &CORE_V1_ENDPOINTS_LIST, &CORE_V1_ENV_FROM_SOURCE, &CORE_V1_ENV_VAR, &CORE_V1_ENV_VAR_SOURCE, &CORE_V1_EPHEMERAL_CONTAINER, &CORE_V1_EPHEMERAL_CONTAINER_COMMON, &CORE_V1_EPHEMERAL_VOLUME_SOURCE, &CORE_V1_EVENT, &CORE_V1_EVENT_LIST, &CORE_V1_EVENT_SERIES, &CORE_V1_EVENT_SOURCE, &CORE_V1_EVICTION_RESPONDER, &CORE_V1_EXEC_ACTION, &CORE_V1_FC_VOLUME_SOURCE, &CORE_V1_FILE_KEY_SELECTOR, &CORE_V1_FLEX_PERSISTENT_VOLUME_SOURCE, &CORE_V1_FLEX_VOLUME_SOURCE, &CORE_V1_FLOCKER_VOLUME_SOURCE, &CORE_V1_GCE_PERSISTENT_DISK_VOLUME_SOURCE, &CORE_V1_GRPC_ACTION, &CORE_V1_GIT_REPO_VOLUME_SOURCE, &CORE_V1_GLUSTERFS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_GLUSTERFS_VOLUME_SOURCE, &CORE_V1_HTTP_GET_ACTION, &CORE_V1_HTTP_HEADER, &CORE_V1_HOST_ALIAS, &CORE_V1_HOST_IP, &CORE_V1_HOST_PATH_VOLUME_SOURCE, &CORE_V1_ISCSI_PERSISTENT_VOLUME_SOURCE, &CORE_V1_ISCSI_VOLUME_SOURCE, &CORE_V1_IMAGE_VOLUME_SOURCE, &CORE_V1_IMAGE_VOLUME_STATUS, &CORE_V1_KEY_TO_PATH, &CORE_V1_LIFECYCLE, &CORE_V1_LIFECYCLE_HANDLER, &CORE_V1_LIMIT_RANGE, &CORE_V1_LIMIT_RANGE_ITEM, &CORE_V1_LIMIT_RANGE_LIST, &CORE_V1_LIMIT_RANGE_SPEC, &CORE_V1_LINUX_CONTAINER_USER, &CORE_V1_LIST, &CORE_V1_LOAD_BALANCER_INGRESS, &CORE_V1_LOAD_BALANCER_STATUS, &CORE_V1_LOCAL_OBJECT_REFERENCE, &CORE_V1_LOCAL_VOLUME_SOURCE, &CORE_V1_MODIFY_VOLUME_STATUS, &CORE_V1_NFS_VOLUME_SOURCE, &CORE_V1_NAMESPACE, &CORE_V1_NAMESPACE_CONDITION, &CORE_V1_NAMESPACE_LIST, &CORE_V1_NAMESPACE_SPEC, &CORE_V1_NAMESPACE_STATUS, &CORE_V1_NODE, &CORE_V1_NODE_ADDRESS, &CORE_V1_NODE_AFFINITY, &CORE_V1_NODE_ALLOCATABLE_MAPPED_RESOURCES, &CORE_V1_NODE_ALLOCATABLE_OVERHEAD_RESOURCES, &CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS, &CORE_V1_NODE_CONDITION, &CORE_V1_NODE_CONFIG_SOURCE, &CORE_V1_NODE_CONFIG_STATUS, &CORE_V1_NODE_DAEMON_ENDPOINTS, &CORE_V1_NODE_FEATURES, &CORE_V1_NODE_LIST, &CORE_V1_NODE_POD_PREEMPTION_POLICY, &CORE_V1_NODE_PROXY_OPTIONS, &CORE_V1_NODE_RUNTIME_HANDLER, &CORE_V1_NODE_RUNTIME_HANDLER_FEATURES, &CORE_V1_NODE_SELECTOR, &CORE_V1_NODE_SELECTOR_REQUIREMENT, &CORE_V1_NODE_SELECTOR_TERM, &CORE_V1_NODE_SPEC, &CORE_V1_NODE_STATUS, &CORE_V1_NODE_SWAP_STATUS, &CORE_V1_NODE_SYSTEM_INFO, &CORE_V1_OBJECT_FIELD_SELECTOR, &CORE_V1_OBJECT_REFERENCE, &CORE_V1_PERSISTENT_VOLUME, &CORE_V1_PERSISTENT_VOLUME_CLAIM, &CORE_V1_PERSISTENT_VOLUME_CLAIM_CONDITION, &CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST, &CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC, &CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS, &CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE, &CORE_V1_PERSISTENT_VOLUME_CLAIM_VOLUME_SOURCE, &CORE_V1_PERSISTENT_VOLUME_LIST, &CORE_V1_PERSISTENT_VOLUME_SOURCE, &CORE_V1_PERSISTENT_VOLUME_SPEC, &CORE_V1_PERSISTENT_VOLUME_STATUS, &CORE_V1_PHOTON_PERSISTENT_DISK_VOLUME_SOURCE, &CORE_V1_POD, &CORE_V1_POD_AFFINITY, &CORE_V1_POD_AFFINITY_TERM, &CORE_V1_POD_ANTI_AFFINITY, &CORE_V1_POD_ATTACH_OPTIONS, &CORE_V1_POD_CERTIFICATE_PROJECTION, &CORE_V1_POD_CONDITION, &CORE_V1_POD_DNS_CONFIG, &CORE_V1_POD_DNS_CONFIG_OPTION, &CORE_V1_POD_EXEC_OPTIONS, &CORE_V1_POD_EXTENDED_RESOURCE_CLAIM_STATUS, &CORE_V1_POD_IP, &CORE_V1_POD_LIST, &CORE_V1_POD_LOG_OPTIONS, &CORE_V1_POD_OS, &CORE_V1_POD_PORT_FORWARD_OPTIONS, &CORE_V1_POD_PROXY_OPTIONS, &CORE_V1_POD_READINESS_GATE, &CORE_V1_POD_RESOURCE_CLAIM, &CORE_V1_POD_RESOURCE_CLAIM_STATUS, &CORE_V1_POD_SCHEDULING_GATE, &CORE_V1_POD_SCHEDULING_GROUP, &CORE_V1_POD_SECURITY_CONTEXT, &CORE_V1_POD_SIGNATURE, &CORE_V1_POD_SPEC, &CORE_V1_POD_STATUS, &CORE_V1_POD_TEMPLATE, &CORE_V1_POD_TEMPLATE_LIST, &CORE_V1_POD_TEMPLATE_SPEC, &CORE_V1_POD_VOLUME_HEALTH, &CORE_V1_PORT_STATUS, &CORE_V1_PORTWORX_VOLUME_SOURCE, &CORE_V1_PRECONDITIONS, &CORE_V1_PREFER_AVOID_PODS_ENTRY, &CORE_V1_PREFERRED_SCHEDULING_TERM, &CORE_V1_PROBE, &CORE_V1_PROBE_HANDLER, &CORE_V1_PROJECTED_VOLUME_SOURCE, &CORE_V1_QUOBYTE_VOLUME_SOURCE, &CORE_V1_RBD_PERSISTENT_VOLUME_SOURCE, &CORE_V1_RBD_VOLUME_SOURCE, &CORE_V1_RANGE_ALLOCATION, &CORE_V1_REPLICATION_CONTROLLER, &CORE_V1_REPLICATION_CONTROLLER_CONDITION, &CORE_V1_REPLICATION_CONTROLLER_LIST, &CORE_V1_REPLICATION_CONTROLLER_SPEC, &CORE_V1_REPLICATION_CONTROLLER_STATUS, &CORE_V1_RESOURCE_CLAIM, &CORE_V1_RESOURCE_FIELD_SELECTOR, &CORE_V1_RESOURCE_HEALTH, &CORE_V1_RESOURCE_QUOTA, &CORE_V1_RESOURCE_QUOTA_LIST, &CORE_V1_RESOURCE_QUOTA_SPEC, &CORE_V1_RESOURCE_QUOTA_STATUS, &CORE_V1_RESOURCE_REQUIREMENTS, &CORE_V1_RESOURCE_STATUS, &CORE_V1_SE_LINUX_OPTIONS, &CORE_V1_SCALE_IO_PERSISTENT_VOLUME_SOURCE, &CORE_V1_SCALE_IO_VOLUME_SOURCE, &CORE_V1_SCOPE_SELECTOR, &CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT, &CORE_V1_SECCOMP_PROFILE, &CORE_V1_SECRET, &CORE_V1_SECRET_ENV_SOURCE, &CORE_V1_SECRET_KEY_SELECTOR, &CORE_V1_SECRET_LIST, &CORE_V1_SECRET_PROJECTION, &CORE_V1_SECRET_REFERENCE, &CORE_V1_SECRET_VOLUME_SOURCE, &CORE_V1_SECURITY_CONTEXT, &CORE_V1_SERIALIZED_REFERENCE, &CORE_V1_SERVICE, &CORE_V1_SERVICE_ACCOUNT, &CORE_V1_SERVICE_ACCOUNT_LIST, &CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION, &CORE_V1_SERVICE_LIST, &CORE_V1_SERVICE_PORT, &CORE_V1_SERVICE_PROXY_OPTIONS, &CORE_V1_SERVICE_SPEC, &CORE_V1_SERVICE_STATUS, &CORE_V1_SESSION_AFFINITY_CONFIG, &CORE_V1_SLEEP_ACTION, &CORE_V1_STORAGE_OS_PERSISTENT_VOLUME_SOURCE, &CORE_V1_STORAGE_OS_VOLUME_SOURCE, &CORE_V1_SYSCTL, &CORE_V1_TCP_SOCKET_ACTION, &CORE_V1_TAINT, &CORE_V1_TOLERATION, &CORE_V1_TOPOLOGY_SELECTOR_LABEL_REQUIREMENT, &CORE_V1_TOPOLOGY_SELECTOR_TERM, &CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT, &CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE, &CORE_V1_TYPED_OBJECT_REFERENCE, &CORE_V1_VOLUME, &CORE_V1_VOLUME_DEVICE, &CORE_V1_VOLUME_HEALTH_CONDITION, &CORE_V1_VOLUME_HEALTH_STATUS, &CORE_V1_VOLUME_MOUNT, &CORE_V1_VOLUME_MOUNT_STATUS, &CORE_V1_VOLUME_NODE_AFFINITY, &CORE_V1_VOLUME_PROJECTION, &CORE_V1_VOLUME_RESOURCE_REQUIREMENTS, &CORE_V1_VOLUME_SOURCE, &CORE_V1_VOLUME_STATUS, &CORE_V1_VSPHERE_VIRTUAL_DISK_VOLUME_SOURCE, &CORE_V1_WEIGHTED_POD_AFFINITY_TERM, &CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS, &DISCOVERY_V1_ENDPOINT, &DISCOVERY_V1_ENDPOINT_CONDITIONS, &DISCOVERY_V1_ENDPOINT_HINTS, &DISCOVERY_V1_ENDPOINT_PORT, &DISCOVERY_V1_ENDPOINT_SLICE, &DISCOVERY_V1_ENDPOINT_SLICE_LIST, &DISCOVERY_V1_FOR_NODE, &DISCOVERY_V1_FOR_ZONE, &DISCOVERY_V1BETA1_ENDPOINT, &DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS, &DISCOVERY_V1BETA1_ENDPOINT_HINTS, &DISCOVERY_V1BETA1_ENDPOINT_PORT, &DISCOVERY_V1BETA1_ENDPOINT_SLICE, &DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST, &DISCOVERY_V1BETA1_FOR_NODE, &DISCOVERY_V1BETA1_FOR_ZONE, &EVENTS_V1_EVENT, &EVENTS_V1_EVENT_LIST, &EVENTS_V1_EVENT_SERIES, &EVENTS_V1BETA1_EVENT, &EVENTS_V1BETA1_EVENT_LIST, &EVENTS_V1BETA1_EVENT_SERIES, &EXTENSIONS_V1BETA1_DAEMON_SET, &EXTENSIONS_V1BETA1_DAEMON_SET_CONDITION, &EXTENSIONS_V1BETA1_DAEMON_SET_LIST, &EXTENSIONS_V1BETA1_DAEMON_SET_SPEC, &EXTENSIONS_V1BETA1_DAEMON_SET_STATUS, &EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY, &EXTENSIONS_V1BETA1_DEPLOYMENT, &EXTENSIONS_V1BETA1_DEPLOYMENT_CONDITION, &EXTENSIONS_V1BETA1_DEPLOYMENT_LIST, &EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK, &EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC, &EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS, &EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY, &EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH, &EXTENSIONS_V1BETA1_HTTP_INGRESS_RULE_VALUE, &EXTENSIONS_V1BETA1_IP_BLOCK, &EXTENSIONS_V1BETA1_INGRESS, &EXTENSIONS_V1BETA1_INGRESS_BACKEND, &EXTENSIONS_V1BETA1_INGRESS_LIST, &EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS, &EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS, &EXTENSIONS_V1BETA1_INGRESS_RULE, &EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE, &EXTENSIONS_V1BETA1_INGRESS_SPEC, &EXTENSIONS_V1BETA1_INGRESS_STATUS, &EXTENSIONS_V1BETA1_INGRESS_TLS, &EXTENSIONS_V1BETA1_NETWORK_POLICY, &EXTENSIONS_V1BETA1_NETWORK_POLICY_EGRESS_RULE, &EXTENSIONS_V1BETA1_NETWORK_POLICY_INGRESS_RULE, &EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST, &EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER, &EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT, &EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC, &EXTENSIONS_V1BETA1_REPLICA_SET, &EXTENSIONS_V1BETA1_REPLICA_SET_CONDITION, &EXTENSIONS_V1BETA1_REPLICA_SET_LIST, &EXTENSIONS_V1BETA1_REPLICA_SET_SPEC, &EXTENSIONS_V1BETA1_REPLICA_SET_STATUS, &EXTENSIONS_V1BETA1_ROLLBACK_CONFIG, &EXTENSIONS_V1BETA1_ROLLING_UPDATE_DAEMON_SET, &EXTENSIONS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &EXTENSIONS_V1BETA1_SCALE, &EXTENSIONS_V1BETA1_SCALE_SPEC, &EXTENSIONS_V1BETA1_SCALE_STATUS, &FLOWCONTROL_V1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1_FLOW_SCHEMA, &FLOWCONTROL_V1_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1_GROUP_SUBJECT, &FLOWCONTROL_V1_LIMIT_RESPONSE, &FLOWCONTROL_V1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1_QUEUING_CONFIGURATION, &FLOWCONTROL_V1_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1_SUBJECT, &FLOWCONTROL_V1_USER_SUBJECT, &FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA1_GROUP_SUBJECT, &FLOWCONTROL_V1BETA1_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA1_SUBJECT, &FLOWCONTROL_V1BETA1_USER_SUBJECT, &FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA2_GROUP_SUBJECT, &FLOWCONTROL_V1BETA2_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA2_SUBJECT, &FLOWCONTROL_V1BETA2_USER_SUBJECT, &FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC, &FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS, &FLOWCONTROL_V1BETA3_GROUP_SUBJECT, &FLOWCONTROL_V1BETA3_LIMIT_RESPONSE, &FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC, &FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS, &FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION, &FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE, &FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT, &FLOWCONTROL_V1BETA3_SUBJECT, &FLOWCONTROL_V1BETA3_USER_SUBJECT, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC, &IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION, &LIFECYCLE_V1ALPHA1_EVICTION_LIST, &LIFECYCLE_V1ALPHA1_EVICTION_POD_REFERENCE, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_POD_REFERENCE, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_TARGET, &LIFECYCLE_V1ALPHA1_EVICTION_SPEC, &LIFECYCLE_V1ALPHA1_EVICTION_STATUS, &LIFECYCLE_V1ALPHA1_EVICTION_TARGET, &LIFECYCLE_V1ALPHA1_REQUESTER, &LIFECYCLE_V1ALPHA1_RESPONDER_STATUS, &LIFECYCLE_V1ALPHA1_TARGET_RESPONDER, &NETWORKING_V1_HTTP_INGRESS_PATH, &NETWORKING_V1_HTTP_INGRESS_RULE_VALUE, &NETWORKING_V1_IP_ADDRESS, &NETWORKING_V1_IP_ADDRESS_LIST, &NETWORKING_V1_IP_ADDRESS_SPEC, &NETWORKING_V1_IP_BLOCK, &NETWORKING_V1_INGRESS, &NETWORKING_V1_INGRESS_BACKEND, &NETWORKING_V1_INGRESS_CLASS, &NETWORKING_V1_INGRESS_CLASS_LIST, &NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE, &NETWORKING_V1_INGRESS_CLASS_SPEC, &NETWORKING_V1_INGRESS_LIST, &NETWORKING_V1_INGRESS_LOAD_BALANCER_INGRESS, &NETWORKING_V1_INGRESS_LOAD_BALANCER_STATUS, &NETWORKING_V1_INGRESS_PORT_STATUS, &NETWORKING_V1_INGRESS_RULE, &NETWORKING_V1_INGRESS_RULE_VALUE, &NETWORKING_V1_INGRESS_SERVICE_BACKEND, &NETWORKING_V1_INGRESS_SPEC, &NETWORKING_V1_INGRESS_STATUS, &NETWORKING_V1_INGRESS_TLS, &NETWORKING_V1_NETWORK_POLICY, &NETWORKING_V1_NETWORK_POLICY_EGRESS_RULE, &NETWORKING_V1_NETWORK_POLICY_INGRESS_RULE, &NETWORKING_V1_NETWORK_POLICY_LIST, &NETWORKING_V1_NETWORK_POLICY_PEER, &NETWORKING_V1_NETWORK_POLICY_PORT, &NETWORKING_V1_NETWORK_POLICY_SPEC, &NETWORKING_V1_PARENT_REFERENCE, &NETWORKING_V1_SERVICE_BACKEND_PORT, &NETWORKING_V1_SERVICE_CIDR, &NETWORKING_V1_SERVICE_CIDR_LIST, &NETWORKING_V1_SERVICE_CIDR_SPEC, &NETWORKING_V1_SERVICE_CIDR_STATUS, &NETWORKING_V1BETA1_HTTP_INGRESS_PATH, &NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE, &NETWORKING_V1BETA1_IP_ADDRESS, &NETWORKING_V1BETA1_IP_ADDRESS_LIST, &NETWORKING_V1BETA1_IP_ADDRESS_SPEC, &NETWORKING_V1BETA1_INGRESS, &NETWORKING_V1BETA1_INGRESS_BACKEND, &NETWORKING_V1BETA1_INGRESS_CLASS, &NETWORKING_V1BETA1_INGRESS_CLASS_LIST, &NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE, &NETWORKING_V1BETA1_INGRESS_CLASS_SPEC, &NETWORKING_V1BETA1_INGRESS_LIST, &NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS, &NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &NETWORKING_V1BETA1_INGRESS_PORT_STATUS, &NETWORKING_V1BETA1_INGRESS_RULE, &NETWORKING_V1BETA1_INGRESS_RULE_VALUE, &NETWORKING_V1BETA1_INGRESS_SPEC, &NETWORKING_V1BETA1_INGRESS_STATUS, &NETWORKING_V1BETA1_INGRESS_TLS, &NETWORKING_V1BETA1_PARENT_REFERENCE, &NETWORKING_V1BETA1_SERVICE_CIDR, &NETWORKING_V1BETA1_SERVICE_CIDR_LIST, &NETWORKING_V1BETA1_SERVICE_CIDR_SPEC, &NETWORKING_V1BETA1_SERVICE_CIDR_STATUS, &NODE_V1_OVERHEAD, &NODE_V1_RUNTIME_CLASS, &NODE_V1_RUNTIME_CLASS_LIST, &NODE_V1_SCHEDULING, &NODE_V1ALPHA1_OVERHEAD, &NODE_V1ALPHA1_RUNTIME_CLASS, &NODE_V1ALPHA1_RUNTIME_CLASS_LIST, &NODE_V1ALPHA1_RUNTIME_CLASS_SPEC, &NODE_V1ALPHA1_SCHEDULING, &NODE_V1BETA1_OVERHEAD, &NODE_V1BETA1_RUNTIME_CLASS, &NODE_V1BETA1_RUNTIME_CLASS_LIST, &NODE_V1BETA1_SCHEDULING, &POLICY_V1_EVICTION, &POLICY_V1_POD_DISRUPTION_BUDGET, &POLICY_V1_POD_DISRUPTION_BUDGET_LIST, &POLICY_V1_POD_DISRUPTION_BUDGET_SPEC, &POLICY_V1_POD_DISRUPTION_BUDGET_STATUS, &POLICY_V1BETA1_EVICTION, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC, &POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS, &RBAC_V1_AGGREGATION_RULE, &RBAC_V1_CLUSTER_ROLE, &RBAC_V1_CLUSTER_ROLE_BINDING, &RBAC_V1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1_CLUSTER_ROLE_LIST, &RBAC_V1_POLICY_RULE, &RBAC_V1_ROLE, &RBAC_V1_ROLE_BINDING, &RBAC_V1_ROLE_BINDING_LIST, &RBAC_V1_ROLE_LIST, &RBAC_V1_ROLE_REF, &RBAC_V1_SUBJECT, &RBAC_V1ALPHA1_AGGREGATION_RULE, &RBAC_V1ALPHA1_CLUSTER_ROLE, &RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING, &RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1ALPHA1_CLUSTER_ROLE_LIST, &RBAC_V1ALPHA1_POLICY_RULE, &RBAC_V1ALPHA1_ROLE, &RBAC_V1ALPHA1_ROLE_BINDING, &RBAC_V1ALPHA1_ROLE_BINDING_LIST, &RBAC_V1ALPHA1_ROLE_LIST, &RBAC_V1ALPHA1_ROLE_REF, &RBAC_V1ALPHA1_SUBJECT, &RBAC_V1BETA1_AGGREGATION_RULE, &RBAC_V1BETA1_CLUSTER_ROLE, &RBAC_V1BETA1_CLUSTER_ROLE_BINDING, &RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST, &RBAC_V1BETA1_CLUSTER_ROLE_LIST, &RBAC_V1BETA1_POLICY_RULE, &RBAC_V1BETA1_ROLE, &RBAC_V1BETA1_ROLE_BINDING, &RBAC_V1BETA1_ROLE_BINDING_LIST, &RBAC_V1BETA1_ROLE_LIST, &RBAC_V1BETA1_ROLE_REF, &RBAC_V1BETA1_SUBJECT, &RESOURCE_V1_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1_ALLOCATION_RESULT, &RESOURCE_V1_CEL_DEVICE_SELECTOR, &RESOURCE_V1_CAPACITY_REQUEST_POLICY, &RESOURCE_V1_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1_CAPACITY_REQUIREMENTS, &RESOURCE_V1_COUNTER, &RESOURCE_V1_COUNTER_SET, &RESOURCE_V1_DEVICE, &RESOURCE_V1_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1_DEVICE_ATTRIBUTE, &RESOURCE_V1_DEVICE_CAPACITY, &RESOURCE_V1_DEVICE_CLAIM, &RESOURCE_V1_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1_DEVICE_CLASS, &RESOURCE_V1_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1_DEVICE_CLASS_LIST, &RESOURCE_V1_DEVICE_CLASS_SPEC, &RESOURCE_V1_DEVICE_CONFIGURATION, &RESOURCE_V1_DEVICE_CONSTRAINT, &RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1_DEVICE_REQUEST, &RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1_DEVICE_SELECTOR, &RESOURCE_V1_DEVICE_SUB_REQUEST, &RESOURCE_V1_DEVICE_TAINT, &RESOURCE_V1_DEVICE_TAINT_RULE, &RESOURCE_V1_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1_DEVICE_TAINT_SELECTOR, &RESOURCE_V1_DEVICE_TOLERATION, &RESOURCE_V1_EXACT_DEVICE_REQUEST, &RESOURCE_V1_NETWORK_DEVICE_DATA, &RESOURCE_V1_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1_RESOURCE_CLAIM, &RESOURCE_V1_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1_RESOURCE_CLAIM_LIST, &RESOURCE_V1_RESOURCE_CLAIM_SPEC, &RESOURCE_V1_RESOURCE_CLAIM_STATUS, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1_RESOURCE_POOL, &RESOURCE_V1_RESOURCE_SLICE, &RESOURCE_V1_RESOURCE_SLICE_LIST, &RESOURCE_V1_RESOURCE_SLICE_SPEC, &RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR, &RESOURCE_V1ALPHA3_DEVICE_SELECTOR, &RESOURCE_V1ALPHA3_DEVICE_TAINT, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR, &RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS, &RESOURCE_V1ALPHA3_POOL_STATUS, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC, &RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_STATUS, &RESOURCE_V1ALPHA3_SHAREABLE_CAPACITY_STATUS, &RESOURCE_V1ALPHA3_SHAREABLE_SUMMARY_STATUS, &RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1BETA1_ALLOCATION_RESULT, &RESOURCE_V1BETA1_BASIC_DEVICE, &RESOURCE_V1BETA1_CEL_DEVICE_SELECTOR, &RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY, &RESOURCE_V1BETA1_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS, &RESOURCE_V1BETA1_COUNTER, &RESOURCE_V1BETA1_COUNTER_SET, &RESOURCE_V1BETA1_DEVICE, &RESOURCE_V1BETA1_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1BETA1_DEVICE_ATTRIBUTE, &RESOURCE_V1BETA1_DEVICE_CAPACITY, &RESOURCE_V1BETA1_DEVICE_CLAIM, &RESOURCE_V1BETA1_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CLASS, &RESOURCE_V1BETA1_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CLASS_LIST, &RESOURCE_V1BETA1_DEVICE_CLASS_SPEC, &RESOURCE_V1BETA1_DEVICE_CONFIGURATION, &RESOURCE_V1BETA1_DEVICE_CONSTRAINT, &RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1BETA1_DEVICE_REQUEST, &RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1BETA1_DEVICE_SELECTOR, &RESOURCE_V1BETA1_DEVICE_SUB_REQUEST, &RESOURCE_V1BETA1_DEVICE_TAINT, &RESOURCE_V1BETA1_DEVICE_TOLERATION, &RESOURCE_V1BETA1_NETWORK_DEVICE_DATA, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1BETA1_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1BETA1_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1BETA1_RESOURCE_CLAIM, &RESOURCE_V1BETA1_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST, &RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC, &RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1BETA1_RESOURCE_POOL, &RESOURCE_V1BETA1_RESOURCE_SLICE, &RESOURCE_V1BETA1_RESOURCE_SLICE_LIST, &RESOURCE_V1BETA1_RESOURCE_SLICE_SPEC, &RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS, &RESOURCE_V1BETA2_ALLOCATION_RESULT, &RESOURCE_V1BETA2_CEL_DEVICE_SELECTOR, &RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY, &RESOURCE_V1BETA2_CAPACITY_REQUEST_POLICY_RANGE, &RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS, &RESOURCE_V1BETA2_COUNTER, &RESOURCE_V1BETA2_COUNTER_SET, &RESOURCE_V1BETA2_DEVICE, &RESOURCE_V1BETA2_DEVICE_ALLOCATION_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT, &RESOURCE_V1BETA2_DEVICE_ATTRIBUTE, &RESOURCE_V1BETA2_DEVICE_CAPACITY, &RESOURCE_V1BETA2_DEVICE_CLAIM, &RESOURCE_V1BETA2_DEVICE_CLAIM_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CLASS, &RESOURCE_V1BETA2_DEVICE_CLASS_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CLASS_LIST, &RESOURCE_V1BETA2_DEVICE_CLASS_SPEC, &RESOURCE_V1BETA2_DEVICE_CONFIGURATION, &RESOURCE_V1BETA2_DEVICE_CONSTRAINT, &RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION, &RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE, &RESOURCE_V1BETA2_DEVICE_REQUEST, &RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT, &RESOURCE_V1BETA2_DEVICE_SELECTOR, &RESOURCE_V1BETA2_DEVICE_SUB_REQUEST, &RESOURCE_V1BETA2_DEVICE_TAINT, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_SPEC, &RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS, &RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR, &RESOURCE_V1BETA2_DEVICE_TOLERATION, &RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST, &RESOURCE_V1BETA2_NETWORK_DEVICE_DATA, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_MAPPING, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_OVERHEAD, &RESOURCE_V1BETA2_NODE_ALLOCATABLE_RESOURCE, &RESOURCE_V1BETA2_OPAQUE_DEVICE_CONFIGURATION, &RESOURCE_V1BETA2_RESOURCE_CLAIM, &RESOURCE_V1BETA2_RESOURCE_CLAIM_CONSUMER_REFERENCE, &RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST, &RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC, &RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST, &RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC, &RESOURCE_V1BETA2_RESOURCE_POOL, &RESOURCE_V1BETA2_RESOURCE_SLICE, &RESOURCE_V1BETA2_RESOURCE_SLICE_LIST, &RESOURCE_V1BETA2_RESOURCE_SLICE_SPEC, &SCHEDULING_V1_PRIORITY_CLASS, &SCHEDULING_V1_PRIORITY_CLASS_LIST, &SCHEDULING_V1ALPHA3_ALL_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_COMPOSITE_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SPEC, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_STATUS, &SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_TEMPLATE, &SCHEDULING_V1ALPHA3_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_POD_GROUP, &SCHEDULING_V1ALPHA3_POD_GROUP_LIST, &SCHEDULING_V1ALPHA3_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1ALPHA3_POD_GROUP_RESOURCE_CLAIM_STATUS, &SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_POD_GROUP_SPEC, &SCHEDULING_V1ALPHA3_POD_GROUP_STATUS, &SCHEDULING_V1ALPHA3_POD_GROUP_TEMPLATE, &SCHEDULING_V1ALPHA3_SINGLE_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT, &SCHEDULING_V1ALPHA3_TYPED_LOCAL_OBJECT_REFERENCE, &SCHEDULING_V1ALPHA3_WORKLOAD, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_LIST, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_ALL_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1ALPHA3_WORKLOAD_REFERENCE, &SCHEDULING_V1ALPHA3_WORKLOAD_SPEC, &SCHEDULING_V1BETA1_ALL_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_ALL_DISRUPTION_MODE, &SCHEDULING_V1BETA1_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_BASIC_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_COMPOSITE_GANG_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_TEMPLATE, &SCHEDULING_V1BETA1_DISRUPTION_MODE, &SCHEDULING_V1BETA1_GANG_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_POD_GROUP, &SCHEDULING_V1BETA1_POD_GROUP_LIST, &SCHEDULING_V1BETA1_POD_GROUP_RESOURCE_CLAIM, &SCHEDULING_V1BETA1_POD_GROUP_RESOURCE_CLAIM_STATUS, &SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_CONSTRAINTS, &SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_POLICY, &SCHEDULING_V1BETA1_POD_GROUP_SPEC, &SCHEDULING_V1BETA1_POD_GROUP_STATUS, &SCHEDULING_V1BETA1_POD_GROUP_TEMPLATE, &SCHEDULING_V1BETA1_PRIORITY_CLASS, &SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST, &SCHEDULING_V1BETA1_SINGLE_COMPOSITE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_SINGLE_DISRUPTION_MODE, &SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT, &SCHEDULING_V1BETA1_TYPED_LOCAL_OBJECT_REFERENCE, &SCHEDULING_V1BETA1_WORKLOAD, &SCHEDULING_V1BETA1_WORKLOAD_LIST, &SCHEDULING_V1BETA1_WORKLOAD_REFERENCE, &SCHEDULING_V1BETA1_WORKLOAD_SPEC, &STORAGE_V1_CSI_DRIVER, &STORAGE_V1_CSI_DRIVER_LIST, &STORAGE_V1_CSI_DRIVER_SPEC, &STORAGE_V1_CSI_NODE, &STORAGE_V1_CSI_NODE_DRIVER, &STORAGE_V1_CSI_NODE_LIST, &STORAGE_V1_CSI_NODE_SPEC, &STORAGE_V1_CSI_NODE_STATUS, &STORAGE_V1_CSI_STORAGE_CAPACITY, &STORAGE_V1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1_STORAGE_CLASS, &STORAGE_V1_STORAGE_CLASS_LIST, &STORAGE_V1_STORAGE_HEALTH, &STORAGE_V1_STORAGE_HEALTH_CONDITION, &STORAGE_V1_TOKEN_REQUEST, &STORAGE_V1_VOLUME_ATTACHMENT, &STORAGE_V1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1_VOLUME_ERROR, &STORAGE_V1_VOLUME_NODE_RESOURCES, &STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY, &STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1ALPHA1_VOLUME_ERROR, &STORAGE_V1BETA1_CSI_DRIVER, &STORAGE_V1BETA1_CSI_DRIVER_LIST, &STORAGE_V1BETA1_CSI_DRIVER_SPEC, &STORAGE_V1BETA1_CSI_NODE, &STORAGE_V1BETA1_CSI_NODE_DRIVER, &STORAGE_V1BETA1_CSI_NODE_LIST, &STORAGE_V1BETA1_CSI_NODE_SPEC, &STORAGE_V1BETA1_CSI_NODE_STATUS, &STORAGE_V1BETA1_CSI_STORAGE_CAPACITY, &STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST, &STORAGE_V1BETA1_STORAGE_CLASS, &STORAGE_V1BETA1_STORAGE_CLASS_LIST, &STORAGE_V1BETA1_STORAGE_HEALTH, &STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION, &STORAGE_V1BETA1_TOKEN_REQUEST, &STORAGE_V1BETA1_VOLUME_ATTACHMENT, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC, &STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS, &STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS, &STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST, &STORAGE_V1BETA1_VOLUME_ERROR, &STORAGE_V1BETA1_VOLUME_NODE_RESOURCES, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_SPEC, &STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_STATUS, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_SPEC, &STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_STATUS, &APIEXTENSIONS_V1_CONVERSION_REQUEST, &APIEXTENSIONS_V1_CONVERSION_RESPONSE, &APIEXTENSIONS_V1_CONVERSION_REVIEW, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_CONVERSION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_NAMES, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_VERSION, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_SUBRESOURCES, &APIEXTENSIONS_V1_CUSTOM_RESOURCE_VALIDATION, &APIEXTENSIONS_V1_EXTERNAL_DOCUMENTATION, &APIEXTENSIONS_V1_JSON_SCHEMA_PROPS, &APIEXTENSIONS_V1_SELECTABLE_FIELD, &APIEXTENSIONS_V1_SERVICE_REFERENCE, &APIEXTENSIONS_V1_VALIDATION_RULE, &APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG, &APIEXTENSIONS_V1_WEBHOOK_CONVERSION, &APIEXTENSIONS_V1BETA1_CONVERSION_REQUEST, &APIEXTENSIONS_V1BETA1_CONVERSION_RESPONSE, &APIEXTENSIONS_V1BETA1_CONVERSION_REVIEW, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES, &APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION, &APIEXTENSIONS_V1BETA1_EXTERNAL_DOCUMENTATION, &APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS, &APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD, &APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE, &APIEXTENSIONS_V1BETA1_VALIDATION_RULE, &APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG, &META_V1_API_GROUP, &META_V1_API_GROUP_LIST, &META_V1_API_RESOURCE, &META_V1_API_RESOURCE_LIST, &META_V1_API_VERSIONS, &META_V1_APPLY_OPTIONS, &META_V1_CONDITION, &META_V1_CREATE_OPTIONS, &META_V1_DELETE_OPTIONS, &META_V1_FIELD_SELECTOR_REQUIREMENT, &META_V1_GET_OPTIONS, &META_V1_GROUP_KIND, &META_V1_GROUP_RESOURCE, &META_V1_GROUP_VERSION, &META_V1_GROUP_VERSION_FOR_DISCOVERY, &META_V1_GROUP_VERSION_KIND, &META_V1_GROUP_VERSION_RESOURCE, &META_V1_LABEL_SELECTOR, &META_V1_LABEL_SELECTOR_REQUIREMENT, &META_V1_LIST, &META_V1_LIST_META, &META_V1_LIST_OPTIONS, &META_V1_MANAGED_FIELDS_ENTRY, &META_V1_OBJECT_META, &META_V1_OWNER_REFERENCE, &META_V1_PARTIAL_OBJECT_METADATA, &META_V1_PARTIAL_OBJECT_METADATA_LIST, &META_V1_PATCH_OPTIONS, &META_V1_PRECONDITIONS, &META_V1_ROOT_PATHS, &META_V1_SERVER_ADDRESS_BY_CLIENT_CIDR, &META_V1_SHARD_INFO, &META_V1_STATUS, &META_V1_STATUS_CAUSE, &META_V1_STATUS_DETAILS, &META_V1_TABLE_OPTIONS, &META_V1_TIMESTAMP, &META_V1_TYPE_META, &META_V1_UPDATE_OPTIONS, &META_V1_WATCH_EVENT, &META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST, &TESTAPIGROUP_V1_CARP, &TESTAPIGROUP_V1_CARP_CONDITION, &TESTAPIGROUP_V1_CARP_INFO, &TESTAPIGROUP_V1_CARP_LIST, &TESTAPIGROUP_V1_CARP_SPEC, &TESTAPIGROUP_V1_CARP_STATUS, &RUNTIME_TYPE_META, &RUNTIME_UNKNOWN, &VERSION_INFO, &APIREGISTRATION_V1_API_SERVICE, &APIREGISTRATION_V1_API_SERVICE_CONDITION, &APIREGISTRATION_V1_API_SERVICE_LIST, &APIREGISTRATION_V1_API_SERVICE_SPEC, &APIREGISTRATION_V1_API_SERVICE_STATUS, &APIREGISTRATION_V1_SERVICE_REFERENCE, &APIREGISTRATION_V1BETA1_API_SERVICE, &APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION, &APIREGISTRATION_V1BETA1_API_SERVICE_LIST, &APIREGISTRATION_V1BETA1_API_SERVICE_SPEC, &APIREGISTRATION_V1BETA1_API_SERVICE_STATUS, &APIREGISTRATION_V1BETA1_SERVICE_REFERENCE, &CUSTOM_METRICS_V1BETA1_METRIC_LIST_OPTIONS, &CUSTOM_METRICS_V1BETA1_METRIC_VALUE, &CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST, &CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER, &CUSTOM_METRICS_V1BETA2_METRIC_LIST_OPTIONS, &CUSTOM_METRICS_V1BETA2_METRIC_VALUE, &CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST, &EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE, &EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST, &METRICS_V1ALPHA1_CONTAINER_METRICS, &METRICS_V1ALPHA1_NODE_METRICS, &METRICS_V1ALPHA1_NODE_METRICS_LIST, &METRICS_V1ALPHA1_POD_METRICS, &METRICS_V1ALPHA1_POD_METRICS_LIST, &METRICS_V1BETA1_CONTAINER_METRICS, &METRICS_V1BETA1_NODE_METRICS, &METRICS_V1BETA1_NODE_METRICS_LIST, &METRICS_V1BETA1_POD_METRICS, &METRICS_V1BETA1_POD_METRICS_LIST];
 
 /// (group, version, kind) of every type that has one, sorted.
 pub static KINDS: &[(&str, &str, &str, &Message)] = &[
