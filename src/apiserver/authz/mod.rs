@@ -3,6 +3,7 @@
 //! Upstream's order: the first authorizer with an opinion decides; when none has one the answer is no.
 
 mod privileged;
+pub mod rbac;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use crate::backend::Backend;
 use crate::options::{AuthorizationMode, Options};
 use crate::request::{RequestInfo, UserInfo};
+use rbac::{Rbac, Rule};
 
 /// One question: may `user` do `verb` on this?
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,26 @@ impl Verdict {
 /// Answers from memory: an authorizer never waits.
 pub trait Authorizer: Send + Sync + 'static {
     fn authorize(&self, attributes: &Attributes<'_>) -> Verdict;
+
+    /// What `user` may do in `namespace`, as far as it can be listed.
+    fn rules(&self, _user: &UserInfo, _namespace: &str) -> Rules {
+        Rules::default()
+    }
+
+    /// The RBAC authorizer, if this is it.
+    fn rbac(&self) -> Option<&Rbac> {
+        None
+    }
+}
+
+/// The rules that apply to a user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    pub rules: Vec<Rule>,
+    /// Whether there may be more.
+    pub incomplete: bool,
+    /// Why; empty when complete.
+    pub error: String,
 }
 
 /// The configured authorizers in order.
@@ -100,12 +122,13 @@ impl Authorizers {
     }
 
     /// The chain that `options` name.
-    pub fn configured(options: &Options, _backend: &Arc<dyn Backend>) -> Self {
+    pub fn configured(options: &Options, backend: &Arc<dyn Backend>) -> Self {
         let mut chain: Vec<Box<dyn Authorizer>> = vec![Box::new(privileged::Masters)];
         for mode in &options.authorization_modes {
             match mode {
                 AuthorizationMode::AlwaysAllow => chain.push(Box::new(privileged::Everyone)),
-                AuthorizationMode::Node | AuthorizationMode::Rbac => {}
+                AuthorizationMode::Node => {}
+                AuthorizationMode::Rbac => chain.push(Box::new(Rbac::new(backend.clone()))),
             }
         }
         Self(chain)
@@ -124,5 +147,33 @@ impl Authorizers {
             }
         }
         Verdict::no_opinion(reasons.join(", "))
+    }
+
+    /// All rules that the authorizers can list.
+    pub fn rules(&self, user: &UserInfo, namespace: &str) -> Rules {
+        let mut all = Rules::default();
+        let mut errors = Vec::new();
+        for authorizer in &self.0 {
+            let Rules {
+                rules,
+                incomplete,
+                error,
+            } = authorizer.rules(user, namespace);
+            all.rules.extend(rules);
+            all.incomplete |= incomplete;
+            if !error.is_empty() {
+                errors.push(error);
+            }
+        }
+        all.error = match errors.len() {
+            0 | 1 => errors.concat(),
+            _ => format!("[{}]", errors.join(", ")),
+        };
+        all
+    }
+
+    /// The RBAC authorizer, when it is configured.
+    pub fn rbac(&self) -> Option<&Rbac> {
+        self.0.iter().find_map(|authorizer| authorizer.rbac())
     }
 }
