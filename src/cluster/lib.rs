@@ -1,5 +1,10 @@
 //! Certificates, kubeconfig, local nodes, and what starts and ends a cluster.
 
+pub mod cgroup;
 pub mod files;
 pub mod kubeconfig;
+pub mod netlink;
+pub mod node;
+pub mod paths;
 pub mod pki;
+pub mod process;
