@@ -2,7 +2,9 @@
 
 pub mod cgroup;
 pub mod files;
+pub mod image;
 pub mod kubeconfig;
+pub mod local;
 pub mod netlink;
 pub mod node;
 pub mod paths;
