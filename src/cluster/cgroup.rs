@@ -191,6 +191,11 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Whether any of them is there.
+    pub fn exist(&self) -> bool {
+        self.directories().any(|(_, directory)| directory.exists())
+    }
+
     /// Every process in them, by number in this process's namespace.
     pub fn processes(&self) -> Vec<i32> {
         let mut found: Vec<i32> = self

@@ -10,3 +10,4 @@ pub mod node;
 pub mod paths;
 pub mod pki;
 pub mod process;
+pub mod progress;

@@ -4,9 +4,7 @@
 //! **Invariant:** the cluster's ranges are unreachable on the machine, so a packet to an address that no node has never
 //! leaves it. The routes' priority is the cluster's own, so that each cluster adds and removes its own.
 
-use std::path::Path;
-
-use super::state::{Cluster, PODS, SERVICES};
+use super::state::{Cluster, PODS, SERVICES, bridge_name};
 use crate::netlink::{Netlink, NetlinkError, Network};
 use crate::node::network::{NetworkError, nft};
 
@@ -98,13 +96,7 @@ pub async fn tear_down(
             .delete_unreachable(network, priority(cluster))
             .await?;
     }
-    if Path::new("/usr/sbin/nft").exists() || crate::node::network::nft("").is_ok() {
-        // `add` first: deleting a table that is not there is an error.
-        nft(&format!(
-            "add table ip {0}\ndelete table ip {0}\n",
-            cluster.bridge()
-        ))?;
-    }
+    remove_rules(&cluster.name)?;
     if let Some(before) = cluster
         .forwarding_before
         .as_ref()
@@ -113,6 +105,18 @@ pub async fn tear_down(
         std::fs::write(FORWARDING, before).map_err(MachineError::Forwarding)?;
     }
     Ok(())
+}
+
+/// Removes a cluster's nft table. Without nft on the machine there is none.
+pub fn remove_rules(cluster: &str) -> Result<(), NetworkError> {
+    if nft("").is_err() {
+        return Ok(());
+    }
+    // `add` first: deleting a table that is not there is an error.
+    nft(&format!(
+        "add table ip {0}\ndelete table ip {0}\n",
+        bridge_name(cluster)
+    ))
 }
 
 fn priority(cluster: &Cluster) -> u32 {
