@@ -90,6 +90,14 @@ pub fn set_name(name: &str) {
     let _ = std::fs::write("/proc/self/comm", name);
 }
 
+/// This machine's, or this node's, name.
+pub fn host_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -191,6 +191,7 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
         }
     }
     server.listener = true;
+    server = server.argument("--listen-stdin");
     server.ready_when(Readiness::Notified)
 }
 
