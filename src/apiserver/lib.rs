@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod options;
 pub mod query;
 pub mod request;
+pub mod reviews;
 pub mod routes;
 pub mod served;
 pub mod server;
