@@ -12,18 +12,21 @@
 //! **Invariant:** no global state; several servers can live in one process.
 //! **Invariant:** the front never looks into an object; the registry never looks at a socket.
 
+pub mod admission;
 pub mod authn;
 pub mod authz;
 pub mod backend;
 pub mod body;
+pub mod boot;
 pub mod cache;
 pub mod discovery;
 pub mod front;
+pub mod kinds;
 pub mod metrics;
 pub mod options;
 pub mod query;
+pub mod registry;
 pub mod request;
-pub mod reviews;
 pub mod routes;
 pub mod served;
 pub mod server;

@@ -25,8 +25,8 @@ use crate::front::{Caller, Front};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::request::UserInfo;
+use crate::routes::Routes;
 use crate::routes::health::Health;
-use crate::routes::{OpenApi, Routes};
 use crate::served::Served;
 
 /// Why a server cannot start.
@@ -70,7 +70,7 @@ pub struct Server {
 impl Server {
     /// Starts a server: its caches begin to fill, and it can be served at once.
     pub async fn start(options: Options) -> Result<Arc<Self>, StartError> {
-        Self::with_backend(options, |_| Arc::new(NoRegistry))
+        Self::with_backend(options, |parts| crate::registry::Registry::start(parts))
     }
 
     /// Starts a server on what `make_backend` builds out of the server's parts.
@@ -119,7 +119,6 @@ impl Server {
             authorizers: Arc::new(Authorizers::configured(&options, &backend)),
             backend,
             routes: Routes {
-                openapi: Arc::new(OpenApi::new(served.clone())),
                 discovery: Discovery::new(served, address),
                 health: Health::new(options.store.clone()),
                 tokens,
@@ -182,35 +181,5 @@ impl Server {
 
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.front.backend
-    }
-}
-
-/// Serves no resource.
-struct NoRegistry;
-
-#[async_trait::async_trait]
-impl Backend for NoRegistry {
-    async fn handle(
-        &self,
-        _context: crate::RequestContext,
-        _request: Request<Body>,
-    ) -> Result<Response<Body>, Status> {
-        Err(Status::path_not_found())
-    }
-
-    async fn find(&self, _: &str, _: &str, _: &str, _: &str) -> Result<Option<Arc<Value>>, Status> {
-        Ok(None)
-    }
-
-    fn cached_list(&self, _: &str, _: &str) -> Vec<Arc<Value>> {
-        Vec::new()
-    }
-
-    fn generation(&self, _: &str, _: &str) -> crate::backend::Generation {
-        0
-    }
-
-    fn is_synced(&self) -> bool {
-        true
     }
 }

@@ -1,7 +1,7 @@
 //! One stored object as readers need it: its bytes, where the resourceVersion goes into them, and what selectors look at.
 //!
-//! The stored JSON has no resourceVersion; `json` gives the three pieces (prefix, number, suffix) of the object as
-//! served, without copying the stored bytes, which the embedded store shares. Other encodings are made once, on first use.
+//! The stored JSON has no resourceVersion; it is spliced in (prefix, number, suffix) when the object is served, so that the
+//! stored bytes, which the embedded store shares, are held once. Other encodings are made once, on first use.
 //!
 //! **Invariant:** an entry never changes; a new revision is a new entry.
 
@@ -169,23 +169,26 @@ impl Entry {
         Some(text.get(&self.stored))
     }
 
-    /// The object with `revision` as its resourceVersion, in three pieces.
-    pub fn json(&self, revision: i64) -> (Bytes, Splice, Bytes) {
-        let at = self.metadata.0 as usize + 1;
-        (
-            self.stored.slice(..at),
-            Splice::new(revision, self.has_bare_metadata()),
-            self.stored.slice(at..),
-        )
-    }
-
-    /// Appends the object with `revision` as its resourceVersion.
-    pub fn write_json(&self, out: &mut Vec<u8>, revision: i64) {
+    /// Appends the object with `revision` as its resourceVersion (0: without one). Where the stored bytes begin with
+    /// `skip` (the object's type), that is left out.
+    pub fn write_json(&self, out: &mut Vec<u8>, revision: i64, skip: &[u8]) {
         let at = self.metadata.0 as usize + 1;
         out.reserve(self.stored.len() + Splice::MAX);
-        out.extend_from_slice(&self.stored[..at]);
-        out.extend_from_slice(Splice::new(revision, self.has_bare_metadata()).as_bytes());
+        let mut from = 0;
+        if !skip.is_empty() && self.stored.starts_with(skip) {
+            out.push(b'{');
+            from = skip.len();
+        }
+        out.extend_from_slice(&self.stored[from..at]);
+        out.extend_from_slice(self.splice(revision).as_bytes());
         out.extend_from_slice(&self.stored[at..]);
+    }
+
+    fn splice(&self, revision: i64) -> Splice {
+        if revision == 0 {
+            return Splice::none();
+        }
+        Splice::new(revision, self.has_bare_metadata())
     }
 
     /// Appends the metadata object alone, with `revision` as its resourceVersion.
@@ -193,7 +196,7 @@ impl Entry {
         let (start, end) = (self.metadata.0 as usize, self.metadata.1 as usize);
         out.reserve(end - start + Splice::MAX);
         out.push(b'{');
-        out.extend_from_slice(Splice::new(revision, self.has_bare_metadata()).as_bytes());
+        out.extend_from_slice(self.splice(revision).as_bytes());
         out.extend_from_slice(&self.stored[start + 1..end]);
     }
 
@@ -256,7 +259,7 @@ fn split(shape: &Shape, key: &Bytes) -> Result<(u16, u16), EntryError> {
 }
 
 /// `"resourceVersion":"123",` as it stands right behind metadata's opening brace.
-pub struct Splice {
+struct Splice {
     buffer: [u8; Self::MAX],
     len: u8,
 }
@@ -264,7 +267,14 @@ pub struct Splice {
 impl Splice {
     const HEAD: &'static [u8] = b"\"resourceVersion\":\"";
     /// Longest splice: the head, 20 digits, quote and comma.
-    pub const MAX: usize = Self::HEAD.len() + 22;
+    const MAX: usize = Self::HEAD.len() + 22;
+
+    fn none() -> Self {
+        Self {
+            buffer: [0; Self::MAX],
+            len: 0,
+        }
+    }
 
     fn new(revision: i64, alone: bool) -> Self {
         let mut buffer = [0; Self::MAX];
@@ -295,7 +305,7 @@ impl Splice {
         }
     }
 
-    pub fn as_bytes(&self) -> &[u8] {
+    fn as_bytes(&self) -> &[u8] {
         &self.buffer[..self.len as usize]
     }
 }
@@ -339,7 +349,7 @@ pub(crate) mod tests {
             prefix: Bytes::from_static(b"/registry/pods/"),
             namespaced: true,
             api_version: "v1".to_owned(),
-            paths: vec![&["spec", "nodeName"]],
+            paths: vec![vec!["spec", "nodeName"]],
             normalize: Arc::new(|bytes| {
                 let mut value: serde_json::Value =
                     serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -367,11 +377,8 @@ pub(crate) mod tests {
     fn check(stored: &str, served: &str) {
         let entry = Entry::new(&shape(), &kv("/registry/pods/a/b", stored, 42)).unwrap();
         let mut out = Vec::new();
-        entry.write_json(&mut out, entry.revision());
+        entry.write_json(&mut out, entry.revision(), b"");
         assert_eq!(String::from_utf8(out).unwrap(), served);
-        let (prefix, number, suffix) = entry.json(entry.revision());
-        let pieces = [&prefix[..], number.as_bytes(), &suffix[..]].concat();
-        assert_eq!(String::from_utf8(pieces).unwrap(), served);
     }
 
     #[test]

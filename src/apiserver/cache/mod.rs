@@ -31,7 +31,7 @@ use store::{RangeRequest, Store, StoreError};
 use tokio::sync::watch as signal;
 use tokio_util::sync::CancellationToken;
 
-pub use entry::{ByKey, EncodingId, Entry, EntryError, Normalize, Shape, Splice};
+pub use entry::{ByKey, EncodingId, Entry, EntryError, Normalize, Shape};
 pub use scan::Path;
 pub use watch::{From, Watch};
 pub use watchers::{Delivery, Encoder, Kind, Selection};
@@ -102,7 +102,7 @@ struct State {
 /// One resource's cache. Shared; every method may be called from many tasks.
 pub struct Cache {
     store: Arc<dyn Store>,
-    shape: Shape,
+    shape: Arc<Shape>,
     /// Written by `feed` alone.
     state: RwLock<State>,
     /// Locked before `state`: who registers sees either all or nothing of an event.
@@ -114,7 +114,7 @@ pub struct Cache {
 
 impl Cache {
     /// A cache that is filled by `run`.
-    pub fn new(store: Arc<dyn Store>, shape: Shape, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, shape: Arc<Shape>, stop: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             store,
             shape,

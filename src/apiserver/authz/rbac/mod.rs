@@ -169,4 +169,4 @@ fn aggregate(errors: &[String]) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

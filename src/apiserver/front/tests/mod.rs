@@ -4,6 +4,5 @@ mod harness;
 mod http;
 mod identity;
 mod limits;
-mod reviews;
 
 use harness::Harness;

@@ -1,0 +1,137 @@
+//! Admission: what may change or refuse a write after authorization, in upstream's order.
+//!
+//! Every plugin is a unit struct and a line in `ADMISSION`; mutating ones run in that order, then, after defaults and
+//! validation of the object, the validating ones. Webhooks and policies have their place in the same order.
+
+mod namespace_lifecycle;
+mod priority;
+mod service_account;
+mod storage;
+mod tolerations;
+
+use api::Resource;
+use apimachinery::{Status, Value};
+use async_trait::async_trait;
+
+use crate::options::AdmissionOptions;
+use crate::registry::Registry;
+use crate::request::RequestContext;
+
+/// What is about to happen to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+/// One write as admission sees it. Objects are in the stored version.
+pub struct Attributes<'a> {
+    pub registry: &'a Registry,
+    pub request: &'a RequestContext,
+    pub resource: &'static Resource,
+    pub subresource: &'a str,
+    pub operation: Operation,
+    pub namespace: &'a str,
+    /// Empty while a generated name is not made yet.
+    pub name: &'a str,
+    pub old: Option<&'a Value>,
+    pub dry_run: bool,
+}
+
+impl Attributes<'_> {
+    /// Whether this is about the object itself of a core kind.
+    pub fn is_core(&self, plural: &str) -> bool {
+        self.resource.group.is_empty()
+            && self.resource.plural == plural
+            && self.subresource.is_empty()
+    }
+
+    /// 403 as `admission.NewForbidden` words it.
+    pub fn forbidden(&self, why: &str) -> Status {
+        let name = match self.name {
+            "" => "Unknown",
+            name => name,
+        };
+        Status::forbidden(self.resource.group, self.resource.plural, name, why)
+    }
+
+    pub fn options(&self) -> &AdmissionOptions {
+        &self.registry.options.admission
+    }
+}
+
+/// One admission plugin.
+#[async_trait]
+pub trait Plugin: Send + Sync + 'static {
+    fn name(&self) -> &'static str;
+
+    /// Asked first, so that a plugin costs nothing where it has no say.
+    fn handles(&self, attributes: &Attributes<'_>) -> bool;
+
+    /// Changes or refuses the object.
+    async fn admit(&self, _attributes: &Attributes<'_>, _object: &mut Value) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// Refuses the object as it is going to be stored; `None` for a deletion.
+    async fn validate(
+        &self,
+        _attributes: &Attributes<'_>,
+        _object: Option<&Value>,
+    ) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// All plugins in upstream's order (`AllOrderedPlugins`), and whether each is on by default.
+pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
+    (&namespace_lifecycle::NamespaceLifecycle, true),
+    (&service_account::ServiceAccount, true),
+    (&tolerations::TaintNodesByCondition, true),
+    (&priority::Priority, true),
+    (&tolerations::DefaultTolerationSeconds, true),
+    (&storage::DefaultStorageClass, true),
+    (&storage::StorageObjectInUseProtection, true),
+];
+
+/// The plugins a server runs.
+pub struct Chain(Vec<&'static dyn Plugin>);
+
+impl Chain {
+    /// The default plugins, less the disabled, plus the enabled ones.
+    pub fn new(options: &AdmissionOptions) -> Self {
+        let named =
+            |list: &[String], plugin: &dyn Plugin| list.iter().any(|name| name == plugin.name());
+        Self(
+            ADMISSION
+                .iter()
+                .filter(|(plugin, on)| {
+                    (*on || named(&options.enable, *plugin)) && !named(&options.disable, *plugin)
+                })
+                .map(|(plugin, _)| *plugin)
+                .collect(),
+        )
+    }
+}
+
+/// The mutating pass.
+pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
+    for plugin in &attributes.registry.admission.0 {
+        if plugin.handles(attributes) {
+            plugin.admit(attributes, object).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The validating pass.
+pub async fn validate(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
+    for plugin in &attributes.registry.admission.0 {
+        if plugin.handles(attributes) {
+            plugin.validate(attributes, object).await?;
+        }
+    }
+    Ok(())
+}

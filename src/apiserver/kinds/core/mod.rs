@@ -1,0 +1,6 @@
+//! The kinds of the core group.
+
+pub mod events;
+pub mod namespaces;
+pub mod nodes;
+pub mod pods;

@@ -1,0 +1,353 @@
+//! Bytes to objects and back as the registry needs it: request bodies with their findings, and the stored form.
+//!
+//! The stored form is compact JSON that begins with kind, apiVersion and metadata, without a resourceVersion: readers find
+//! metadata at once, and the type is cut off where a list's items do not have it.
+
+use std::sync::Arc;
+
+use api::Resource;
+use apimachinery::codec::media::MediaType;
+use apimachinery::codec::{self, Decoded, json, yaml};
+use apimachinery::schema::{self, Message};
+use apimachinery::{Map, Status, Value, meta};
+use bytes::Bytes;
+
+use super::options::FieldValidation;
+use super::protobuf;
+use super::strategy::Strategy;
+use crate::cache::Entry;
+use crate::request::Warnings;
+
+/// The first bytes of every stored object of a kind: `{"kind":"Pod","apiVersion":"v1",`.
+pub fn type_prefix(resource: &Resource) -> Vec<u8> {
+    let kind = format!(
+        "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",",
+        resource.kind,
+        resource.api_version()
+    );
+    kind.into_bytes()
+}
+
+/// Encodes an object with kind, apiVersion and metadata first. With `stored`, without its resourceVersion.
+pub fn encode_object(object: &Value, stored: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2048);
+    let Some(map) = object.as_object() else {
+        return json::encode(object);
+    };
+    out.push(b'{');
+    for key in ["kind", "apiVersion"] {
+        if let Some(value) = map.get(key) {
+            member(&mut out, key, value);
+        }
+    }
+    match map.get("metadata") {
+        Some(Value::Object(metadata)) if stored && metadata.contains_key("resourceVersion") => {
+            let metadata: Map<String, Value> = metadata
+                .iter()
+                .filter(|(key, _)| *key != "resourceVersion")
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            member(&mut out, "metadata", &Value::Object(metadata));
+        }
+        Some(metadata) => member(&mut out, "metadata", metadata),
+        None => {}
+    }
+    for (key, value) in map {
+        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
+            member(&mut out, key, value);
+        }
+    }
+    out.push(b'}');
+    out
+}
+
+fn member(out: &mut Vec<u8>, key: &str, value: &Value) {
+    if out.len() > 1 {
+        out.push(b',');
+    }
+    // Writing a tree into memory cannot fail.
+    let _ = serde_json::to_writer(&mut *out, key);
+    out.push(b':');
+    let _ = serde_json::to_writer(&mut *out, value);
+}
+
+/// Stored bytes of any origin as this server stores them.
+pub fn normalize(
+    resource: &'static Resource,
+    strategy: &dyn Strategy,
+    bytes: &Bytes,
+) -> Result<Bytes, String> {
+    let mut object = decode_stored(bytes)?;
+    let version = meta::api_version(&object).to_owned();
+    if version != resource.api_version() {
+        let (group, version) = meta::group_version(&version);
+        let from = api::find_kind(group, version, meta::kind(&object))
+            .ok_or_else(|| format!("no kind {:?} in version {version:?}", meta::kind(&object)))?;
+        strategy.convert(&mut object, from, resource);
+        meta::set_type(&mut object, &resource.api_version(), resource.kind);
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+        metadata.remove("selfLink");
+    }
+    schema::complete(&mut object, resource.schema);
+    strategy.default(&mut object);
+    Ok(encode_object(&object, true).into())
+}
+
+/// Stored JSON or `k8s\0` protobuf as a tree.
+fn decode_stored(bytes: &[u8]) -> Result<Value, String> {
+    if !bytes.starts_with(protobuf::MAGIC) {
+        return Ok(json::decode(bytes)
+            .map_err(|error| error.to_string())?
+            .value);
+    }
+    let envelope = protobuf::open(bytes).map_err(|error| error.to_string())?;
+    let (group, version) = meta::group_version(&envelope.api_version);
+    let message = api::message_for(group, version, &envelope.kind)
+        .ok_or_else(|| format!("no kind {:?} in version {version:?}", envelope.kind))?;
+    let mut object = protobuf::decode(envelope.raw, message).map_err(|error| error.to_string())?;
+    meta::set_type(&mut object, &envelope.api_version, &envelope.kind);
+    Ok(object)
+}
+
+/// An entry's object with its resourceVersion.
+pub fn entry_value(entry: &Entry) -> Result<Value, Status> {
+    let mut object = json::decode(entry.stored())
+        .map_err(Status::internal)?
+        .value;
+    meta::set_resource_version(&mut object, &entry.revision().to_string());
+    Ok(object)
+}
+
+/// Parses a body as its media type says, without looking at what it is.
+pub fn parse(media: MediaType, body: &[u8]) -> Result<Decoded, codec::DecodeError> {
+    match media {
+        MediaType::Json => json::decode(body),
+        MediaType::Yaml => yaml::decode(body),
+        MediaType::Protobuf => {
+            let envelope = protobuf::open(body)?;
+            let (group, version) = meta::group_version(&envelope.api_version);
+            let Some(message) = api::message_for(group, version, &envelope.kind) else {
+                return Err(codec::DecodeError(no_kind(
+                    &envelope.api_version,
+                    &envelope.kind,
+                )));
+            };
+            let mut value = protobuf::decode(envelope.raw, message)?;
+            meta::set_type(&mut value, &envelope.api_version, &envelope.kind);
+            Ok(Decoded {
+                value,
+                ..Decoded::default()
+            })
+        }
+    }
+}
+
+fn no_kind(api_version: &str, kind: &str) -> String {
+    format!(
+        "no kind {kind:?} is registered for version {api_version:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+    )
+}
+
+/// What a body is expected to be.
+#[derive(Clone, Copy)]
+pub struct Expected<'a> {
+    pub group: &'a str,
+    pub version: &'a str,
+    pub kind: &'a str,
+    pub message: &'static Message,
+}
+
+impl Expected<'_> {
+    pub fn of(resource: &'static Resource) -> Expected<'static> {
+        Expected {
+            group: resource.group,
+            version: resource.version,
+            kind: resource.kind,
+            message: resource.schema,
+        }
+    }
+
+    fn api_version(&self) -> String {
+        meta::join_group_version(self.group, self.version)
+    }
+}
+
+/// Decodes a request's body into an object of the expected type, complete but for defaults.
+pub fn decode_body(
+    expected: Expected<'_>,
+    media: MediaType,
+    body: &[u8],
+    validation: FieldValidation,
+    warnings: &Warnings,
+) -> Result<Value, Status> {
+    let decoded = match parse(media, body) {
+        Ok(decoded) => decoded,
+        Err(error) => return Err(codec::bad_request("", "", expected.kind, &error, body)),
+    };
+    fit(expected, decoded, body, validation, warnings)
+}
+
+/// The second half of `decode_body`: checks the type and fits the tree to its table.
+pub fn fit(
+    expected: Expected<'_>,
+    mut decoded: Decoded,
+    body: &[u8],
+    validation: FieldValidation,
+    warnings: &Warnings,
+) -> Result<Value, Status> {
+    let version = expected.api_version();
+    if !decoded.value.is_object() {
+        let error = codec::DecodeError(format!(
+            "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            json_type(&decoded.value)
+        ));
+        return Err(codec::bad_request(
+            "",
+            "",
+            expected.kind,
+            &codec::DecodeError(format!(
+                "couldn't get version/kind; json parse error: {error}"
+            )),
+            body,
+        ));
+    }
+    let said_version = meta::api_version(&decoded.value).to_owned();
+    let said_kind = meta::kind(&decoded.value).to_owned();
+    let is_version = if said_version.is_empty() {
+        &version
+    } else {
+        &said_version
+    };
+    let is_kind = if said_kind.is_empty() {
+        expected.kind
+    } else {
+        &said_kind
+    };
+    let (group, bare) = meta::group_version(is_version);
+    if is_kind != expected.kind || *is_version != version {
+        if api::message_for(group, bare, is_kind).is_none() {
+            let error = codec::DecodeError(no_kind(is_version, is_kind));
+            return Err(codec::bad_request(
+                is_kind,
+                bare,
+                expected.kind,
+                &error,
+                body,
+            ));
+        }
+        if *is_version != version {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({is_version}) does not match the expected API version ({version})"
+            )));
+        }
+        let package = if expected.group.is_empty() {
+            "core"
+        } else {
+            expected.group.split('.').next().unwrap_or("")
+        };
+        let error = codec::DecodeError(format!(
+            "converting ({bare}.{is_kind}) to ({package}.{}): unknown conversion",
+            expected.kind
+        ));
+        return Err(codec::bad_request(
+            is_kind,
+            bare,
+            expected.kind,
+            &error,
+            body,
+        ));
+    }
+    meta::set_type(&mut decoded.value, &version, expected.kind);
+    let decoded = decoded
+        .conform(expected.message)
+        .map_err(|error| codec::bad_request(is_kind, bare, expected.kind, &error, body))?;
+    let mut object = decoded.value;
+    report(expected, &decoded.strict, validation, warnings, body)?;
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("selfLink");
+    }
+    schema::complete(&mut object, expected.message);
+    Ok(object)
+}
+
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Null => "null",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Tells about, or refuses, unknown and duplicate fields.
+pub fn report(
+    expected: Expected<'_>,
+    findings: &[String],
+    validation: FieldValidation,
+    warnings: &Warnings,
+    body: &[u8],
+) -> Result<(), Status> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => findings
+            .iter()
+            .for_each(|finding| warnings.add(finding.as_str())),
+        FieldValidation::Strict => {
+            let error = codec::strict_error(findings);
+            return Err(codec::bad_request(
+                expected.kind,
+                expected.version,
+                expected.kind,
+                &error,
+                body,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Makes an entry out of bytes that were just written, or (dry run) would have been.
+pub fn written_entry(
+    shape: &crate::cache::Shape,
+    key: Bytes,
+    value: Bytes,
+    revision: i64,
+    lease: i64,
+) -> Result<Arc<Entry>, Status> {
+    let kv = store::KeyValue {
+        key,
+        value,
+        create_revision: 0,
+        mod_revision: revision,
+        version: 0,
+        lease,
+    };
+    Entry::new(shape, &kv)
+        .map(Arc::new)
+        .map_err(Status::internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn stored_objects_begin_with_their_type_and_have_no_version() {
+        let object = json!({"apiVersion": "v1", "data": {"a": "b"}, "kind": "ConfigMap",
+            "metadata": {"name": "x", "resourceVersion": "5"}});
+        let bytes = encode_object(&object, true);
+        assert_eq!(
+            String::from_utf8(bytes.clone()).unwrap(),
+            r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"b"}}"#
+        );
+        assert!(bytes.starts_with(&type_prefix(&api::r::CONFIGMAPS)));
+    }
+}

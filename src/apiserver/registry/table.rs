@@ -1,0 +1,115 @@
+//! Tables: what `kubectl get` shows, made by the server (KEP-555).
+
+use apimachinery::{Status, Value, time};
+use serde_json::json;
+
+use super::codec::encode_object;
+use super::list::Listing;
+use super::output::{Format, Include, list_meta};
+use crate::cache::Entry;
+
+/// The columns as a table names them.
+fn columns(format: &Format) -> Value {
+    api::table::columns(format.resource)
+        .iter()
+        .map(|column| {
+            json!({
+                "name": column.name,
+                "type": column.ty,
+                "format": column.format,
+                "description": "",
+                "priority": column.priority,
+            })
+        })
+        .collect()
+}
+
+fn write_row(
+    out: &mut Vec<u8>,
+    format: &Format,
+    entry: &Entry,
+    object: &Value,
+    revision: i64,
+    now: time::Time,
+) -> Result<(), Status> {
+    let cells = Value::Array(api::table::row(format.resource, object, now));
+    out.extend_from_slice(b"{\"cells\":");
+    out.extend_from_slice(cells.to_string().as_bytes());
+    out.extend_from_slice(b",\"object\":");
+    match format.include {
+        Include::None => out.extend_from_slice(b"null"),
+        Include::Metadata => {
+            let mut partial = format.clone();
+            partial.transform = apimachinery::codec::media::Transform::PartialObjectMetadata;
+            partial.write_json(out, entry, revision, false)?;
+        }
+        Include::Object => out.extend_from_slice(&encode_object(object, false)),
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
+    let version = if format.v1beta1 { "v1beta1" } else { "v1" };
+    let columns = if with_columns {
+        columns(format)
+    } else {
+        Value::Null
+    };
+    format!(
+        "{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{metadata},\"columnDefinitions\":{columns},\"rows\":["
+    )
+    .into_bytes()
+}
+
+/// A list as a table.
+pub fn list(format: &Format, listing: &Listing) -> Result<Vec<u8>, Status> {
+    let mut out = head(format, &list_meta(listing), true);
+    let now = time::now();
+    for (at, entry) in listing.entries.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let object = format.value(entry, entry.revision())?;
+        write_row(&mut out, format, entry, &object, entry.revision(), now)?;
+    }
+    out.extend_from_slice(b"]}");
+    Ok(out)
+}
+
+/// One object as a table of one row. Only the first table of a watch names its columns.
+pub fn single(
+    format: &Format,
+    entry: &Entry,
+    object: &Value,
+    revision: i64,
+    with_columns: bool,
+) -> Result<Vec<u8>, Status> {
+    let metadata = match revision {
+        0 => json!({}),
+        revision => json!({ "resourceVersion": revision.to_string() }),
+    };
+    let mut out = head(format, &metadata, with_columns);
+    write_row(&mut out, format, entry, object, revision, time::now())?;
+    out.extend_from_slice(b"]}");
+    Ok(out)
+}
+
+/// A bookmark as a table: one row whose object says how far the watch has come.
+pub fn bookmark(format: &Format, metadata: &Value) -> Vec<u8> {
+    let object = json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+    });
+    let cells = Value::Array(api::table::row(format.resource, &object, time::now()));
+    let list = json!({ "resourceVersion": metadata["resourceVersion"] });
+    let mut out = head(format, &list, false);
+    out.extend_from_slice(
+        json!({"cells": cells, "object": object})
+            .to_string()
+            .as_bytes(),
+    );
+    out.extend_from_slice(b"]}");
+    out
+}

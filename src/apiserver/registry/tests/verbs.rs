@@ -1,0 +1,342 @@
+//! Create, read, update, patch, delete.
+
+use apimachinery::Value;
+use http::Method;
+use serde_json::json;
+
+use super::harness::{Harness, config_map, pod};
+
+const MAPS: &str = "/api/v1/namespaces/test/configmaps";
+const PODS: &str = "/api/v1/namespaces/test/pods";
+
+#[tokio::test]
+async fn a_pod_is_created_with_defaults_and_read_back() {
+    let server = Harness::start().await;
+    let created = server.post(PODS, &pod("a")).await.expect(201);
+    assert_eq!(
+        created["status"],
+        json!({"phase": "Pending", "qosClass": "BestEffort"})
+    );
+    assert_eq!(created["spec"]["restartPolicy"], "Always");
+    assert_eq!(created["spec"]["serviceAccountName"], "default");
+    assert_eq!(created["spec"]["tolerations"][0]["tolerationSeconds"], 300);
+    assert_eq!(created["spec"]["priority"], 0);
+    let read = server.get(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(read, created);
+    assert!(!read["metadata"]["uid"].as_str().unwrap().is_empty());
+    assert_eq!(read["metadata"]["namespace"], "test");
+}
+
+#[tokio::test]
+async fn what_does_not_exist_or_exists_twice_is_refused_in_upstreams_words() {
+    let server = Harness::start().await;
+    let missing = server.get(&format!("{PODS}/x")).await;
+    assert_eq!(missing.message(404), "pods \"x\" not found");
+    server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let twice = server.post(MAPS, &config_map("a", json!({}))).await;
+    assert_eq!(twice.message(409), "configmaps \"a\" already exists");
+    let nowhere = server
+        .post(
+            "/api/v1/namespaces/no/configmaps",
+            &config_map("a", json!({})),
+        )
+        .await;
+    assert_eq!(nowhere.message(404), "namespaces \"no\" not found");
+    let elsewhere = json!({"metadata": {"name": "a", "namespace": "other"}});
+    assert_eq!(
+        server.post(MAPS, &elsewhere).await.message(400),
+        "the namespace of the provided object does not match the namespace sent on the request"
+    );
+}
+
+#[tokio::test]
+async fn a_stale_version_conflicts_and_no_version_does_not() {
+    let server = Harness::start().await;
+    let path = format!("{MAPS}/a");
+    let first = server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let mut newer = first.clone();
+    newer["data"]["k"] = "2".into();
+    let second = server.put(&path, &newer).await.expect(200);
+    assert_ne!(
+        second["metadata"]["resourceVersion"],
+        first["metadata"]["resourceVersion"]
+    );
+    let mut stale = first.clone();
+    stale["data"]["k"] = "3".into();
+    assert_eq!(
+        server.put(&path, &stale).await.message(409),
+        "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+    server
+        .put(&path, &config_map("a", json!({})))
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn an_update_that_changes_nothing_writes_nothing() {
+    let server = Harness::start().await;
+    let first = server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let again = server.put(&format!("{MAPS}/a"), &first).await.expect(200);
+    assert_eq!(again, first);
+}
+
+#[tokio::test]
+async fn every_patch_changes_the_object() {
+    let server = Harness::start().await;
+    let path = format!("{PODS}/a");
+    server.post(PODS, &pod("a")).await.expect(201);
+    let merged = server
+        .patch(&path, "merge", &json!({"metadata": {"labels": {"a": "1"}}}))
+        .await
+        .expect(200);
+    assert_eq!(merged["metadata"]["labels"]["a"], "1");
+    let patch = json!([{"op": "add", "path": "/metadata/labels/b", "value": "2"}]);
+    let patched = server.patch(&path, "json", &patch).await.expect(200);
+    assert_eq!(patched["metadata"]["labels"], json!({"a": "1", "b": "2"}));
+    let patch = json!({"spec": {"containers": [{"name": "c", "image": "nginx:2"}]}});
+    let strategic = server.patch(&path, "strategic", &patch).await.expect(200);
+    assert_eq!(strategic["spec"]["containers"][0]["image"], "nginx:2");
+    assert_eq!(
+        strategic["spec"]["containers"][0]["imagePullPolicy"],
+        "Always"
+    );
+    assert_eq!(strategic["metadata"]["generation"], 2);
+    let odd = server
+        .ask(
+            Method::PATCH,
+            &path,
+            &[("content-type", "text/plain")],
+            "{}",
+        )
+        .await;
+    assert_eq!(odd.code, 415);
+}
+
+#[tokio::test]
+async fn status_is_its_own_endpoint() {
+    let server = Harness::start().await;
+    let mut made = server.post(PODS, &pod("a")).await.expect(201);
+    made["status"] = json!({"phase": "Running"});
+    made["metadata"]["labels"] = json!({"x": "y"});
+    let spec_only = server.put(&format!("{PODS}/a"), &made).await.expect(200);
+    assert_eq!(spec_only["status"]["phase"], "Pending");
+    assert_eq!(spec_only["metadata"]["labels"]["x"], "y");
+    let mut status = spec_only.clone();
+    status["status"] = json!({"phase": "Running"});
+    status["spec"]["restartPolicy"] = "Never".into();
+    let updated = server
+        .put(&format!("{PODS}/a/status"), &status)
+        .await
+        .expect(200);
+    assert_eq!(updated["status"]["phase"], "Running");
+    assert_eq!(updated["spec"]["restartPolicy"], "Always");
+}
+
+#[tokio::test]
+async fn deleting_answers_with_a_status_and_the_object_is_gone() {
+    let server = Harness::start().await;
+    let made = server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let path = format!("{MAPS}/a");
+    let wrong = json!({"preconditions": {"uid": "other"}});
+    assert!(
+        server
+            .delete_with(&path, &wrong)
+            .await
+            .message(409)
+            .contains("does not match the UID in record")
+    );
+    let status = server.delete(&path).await.expect(200);
+    assert_eq!(
+        status,
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}})
+    );
+    server.get(&path).await.message(404);
+    server.delete(&path).await.message(404);
+}
+
+#[tokio::test]
+async fn finalizers_keep_an_object_until_the_last_is_taken_off() {
+    let server = Harness::start().await;
+    let mut map = config_map("a", json!({}));
+    map["metadata"]["finalizers"] = json!(["example.com/x"]);
+    server.post(MAPS, &map).await.expect(201);
+    let path = format!("{MAPS}/a");
+    let marked = server.delete(&path).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let patch = json!({"metadata": {"finalizers": null}});
+    server.patch(&path, "merge", &patch).await.expect(200);
+    server.get(&path).await.message(404);
+}
+
+#[tokio::test]
+async fn foreground_deletion_adds_a_finalizer_and_answers_accepted() {
+    let server = Harness::start().await;
+    server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let options = json!({"propagationPolicy": "Foreground"});
+    let marked = server
+        .delete_with(&format!("{MAPS}/a"), &options)
+        .await
+        .expect(202);
+    assert_eq!(
+        marked["metadata"]["finalizers"],
+        json!(["foregroundDeletion"])
+    );
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_by_selector() {
+    let server = Harness::start().await;
+    for name in ["a", "b", "c"] {
+        let labels = json!({"keep": (name == "c").to_string()});
+        server
+            .post(MAPS, &config_map(name, labels))
+            .await
+            .expect(201);
+    }
+    let deleted = server
+        .delete(&format!("{MAPS}?labelSelector=keep%3Dfalse"))
+        .await
+        .expect(200);
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
+    let left = server.get(MAPS).await.expect(200);
+    assert_eq!(left["items"][0]["metadata"]["name"], "c");
+}
+
+#[tokio::test]
+async fn dry_runs_change_nothing() {
+    let server = Harness::start().await;
+    let made = server
+        .post(&format!("{MAPS}?dryRun=All"), &config_map("a", json!({})))
+        .await
+        .expect(201);
+    assert!(made["metadata"]["resourceVersion"].is_null());
+    server.get(&format!("{MAPS}/a")).await.message(404);
+    let first = server
+        .post(MAPS, &config_map("a", json!({})))
+        .await
+        .expect(201);
+    let mut next = first.clone();
+    next["data"]["k"] = "2".into();
+    let would = server
+        .put(&format!("{MAPS}/a?dryRun=All"), &next)
+        .await
+        .expect(200);
+    assert_eq!(would["data"]["k"], "2");
+    server
+        .delete(&format!("{MAPS}/a?dryRun=All"))
+        .await
+        .expect(200);
+    assert_eq!(server.get(&format!("{MAPS}/a")).await.expect(200), first);
+    assert_eq!(
+        server.post(&format!("{MAPS}?dryRun=x"), &first).await.code,
+        422
+    );
+}
+
+#[tokio::test]
+async fn names_are_generated() {
+    let server = Harness::start().await;
+    let map = json!({"metadata": {"generateName": "web-"}});
+    let made = server.post(MAPS, &map).await.expect(201);
+    let name = made["metadata"]["name"].as_str().unwrap();
+    assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+}
+
+#[tokio::test]
+async fn bad_bodies_get_upstreams_answers() {
+    let server = Harness::start().await;
+    let ask = |body: &'static str| server.ask(Method::POST, PODS, &[], body);
+    assert!(
+        ask("{")
+            .await
+            .message(400)
+            .contains("unexpected end of JSON input")
+    );
+    let other = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a"}}"#;
+    assert_eq!(
+        ask(other).await.message(400),
+        "the API version in the data (apps/v1) does not match the expected API version (v1)"
+    );
+    let unknown = r#"{"apiVersion":"v1","kind":"Nothing"}"#;
+    assert!(
+        ask(unknown).await.message(400).starts_with(
+            "Nothing in version \"v1\" cannot be handled as a Pod: no kind \"Nothing\""
+        )
+    );
+    let strict =
+        r#"{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}],"foo":1}}"#;
+    let answer = server
+        .ask(
+            Method::POST,
+            &format!("{PODS}?fieldValidation=Strict"),
+            &[],
+            strict,
+        )
+        .await;
+    assert_eq!(
+        answer.message(400),
+        "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.foo\""
+    );
+    let warned = server.ask(Method::POST, PODS, &[], strict).await;
+    assert_eq!(
+        warned.warnings(),
+        ["299 - \"unknown field \\\"spec.foo\\\"\""]
+    );
+    let media = server
+        .ask(Method::POST, PODS, &[("content-type", "text/plain")], "{}")
+        .await;
+    assert_eq!(media.code, 415);
+    let accept = server
+        .ask(Method::GET, PODS, &[("accept", "text/html")], "")
+        .await;
+    assert_eq!(accept.code, 406);
+}
+
+#[tokio::test]
+async fn paths_that_are_not_served_are_refused() {
+    let server = Harness::start().await;
+    assert_eq!(server.get("/api/v1/nothings").await.code, 404);
+    assert_eq!(server.get("/api/v1/pods/a").await.code, 404);
+    assert_eq!(server.post("/api/v1/pods", &pod("a")).await.code, 405);
+    assert_eq!(server.get(&format!("{PODS}/a/nothing")).await.code, 404);
+    assert_eq!(server.delete("/api/v1/pods").await.code, 405);
+}
+
+#[tokio::test]
+async fn a_namespace_is_deleted_in_two_phases() {
+    let server = Harness::start().await;
+    let path = "/api/v1/namespaces/test";
+    let dying = server.delete(path).await.expect(200);
+    assert_eq!(dying["status"]["phase"], "Terminating");
+    let refused = server.post(MAPS, &config_map("late", json!({}))).await;
+    assert_eq!(
+        refused.message(403),
+        "configmaps \"late\" is forbidden: unable to create new content in namespace test because it is being terminated"
+    );
+    let mut finalized: Value = dying.clone();
+    finalized["spec"]["finalizers"] = json!([]);
+    server
+        .put(&format!("{path}/finalize"), &finalized)
+        .await
+        .expect(200);
+    server.get(path).await.message(404);
+    let immortal = server.delete("/api/v1/namespaces/default").await;
+    assert!(matches!(immortal.code, 403 | 404));
+}
