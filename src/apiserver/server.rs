@@ -4,8 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use apimachinery::Value;
-use apimachinery::status::Status;
 use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use api::Resource;
 use apimachinery::codec::media::MediaType;
+use apimachinery::codec::protobuf::{self, Envelope};
 use apimachinery::codec::{self, Decoded, json, yaml};
 use apimachinery::schema::{self, Message};
 use apimachinery::{Map, Status, Value, meta};
 use bytes::Bytes;
 
 use super::options::FieldValidation;
-use super::protobuf;
 use super::strategy::Strategy;
 use crate::cache::Entry;
 use crate::request::Warnings;
@@ -97,18 +97,19 @@ pub fn normalize(
 
 /// Stored JSON or `k8s\0` protobuf as a tree.
 fn decode_stored(bytes: &[u8]) -> Result<Value, String> {
-    if !bytes.starts_with(protobuf::MAGIC) {
-        return Ok(json::decode(bytes)
-            .map_err(|error| error.to_string())?
-            .value);
+    if Envelope::is_marked(bytes) {
+        return open(bytes).map_err(|error| error.to_string());
     }
-    let envelope = protobuf::open(bytes).map_err(|error| error.to_string())?;
-    let (group, version) = meta::group_version(&envelope.api_version);
-    let message = api::message_for(group, version, &envelope.kind)
-        .ok_or_else(|| format!("no kind {:?} in version {version:?}", envelope.kind))?;
-    let mut object = protobuf::decode(envelope.raw, message).map_err(|error| error.to_string())?;
-    meta::set_type(&mut object, &envelope.api_version, &envelope.kind);
-    Ok(object)
+    Ok(json::decode(bytes)
+        .map_err(|error| error.to_string())?
+        .value)
+}
+
+fn open(bytes: &[u8]) -> Result<Value, codec::DecodeError> {
+    protobuf::decode_object(bytes, |api_version, kind| {
+        let (group, version) = meta::group_version(api_version);
+        api::message_for(group, version, kind)
+    })
 }
 
 /// An entry's object with its resourceVersion.
@@ -125,22 +126,10 @@ pub fn parse(media: MediaType, body: &[u8]) -> Result<Decoded, codec::DecodeErro
     match media {
         MediaType::Json => json::decode(body),
         MediaType::Yaml => yaml::decode(body),
-        MediaType::Protobuf => {
-            let envelope = protobuf::open(body)?;
-            let (group, version) = meta::group_version(&envelope.api_version);
-            let Some(message) = api::message_for(group, version, &envelope.kind) else {
-                return Err(codec::DecodeError(no_kind(
-                    &envelope.api_version,
-                    &envelope.kind,
-                )));
-            };
-            let mut value = protobuf::decode(envelope.raw, message)?;
-            meta::set_type(&mut value, &envelope.api_version, &envelope.kind);
-            Ok(Decoded {
-                value,
-                ..Decoded::default()
-            })
-        }
+        MediaType::Protobuf => Ok(Decoded {
+            value: open(body)?,
+            ..Decoded::default()
+        }),
     }
 }
 

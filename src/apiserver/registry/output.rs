@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use api::Resource;
 use apimachinery::codec::media::{self, MediaType, Negotiated, Transform};
+use apimachinery::codec::protobuf::encode as encode_protobuf;
 use apimachinery::codec::{json, yaml};
 use apimachinery::schema::Message;
 use apimachinery::{Status, Value, meta};
@@ -181,7 +182,7 @@ impl Format {
                 Transform::None => self.value(entry, revision)?,
                 _ => self.partial(entry, revision)?,
             };
-            Ok(protobuf::encode(&object, self.message()?).into())
+            Ok(encode_protobuf(&object, self.message()?).into())
         };
         if revision != entry.revision() {
             return encode(entry);
@@ -441,7 +442,7 @@ pub fn value(
     let pretty = wants_pretty(headers, query);
     let (media, bytes) = match (negotiated.media, message) {
         (MediaType::Protobuf, Some(message)) => {
-            let raw = protobuf::encode(object, message);
+            let raw = encode_protobuf(object, message);
             let sealed = protobuf::seal(meta::api_version(object), meta::kind(object), &raw);
             (MediaType::Protobuf, sealed)
         }

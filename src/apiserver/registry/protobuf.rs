@@ -6,20 +6,8 @@
 //! frame   length (4 bytes, big endian) WatchEvent{ 1: type, 2: RawExtension{ 1: object } }
 //! ```
 
-use apimachinery::Value;
-use apimachinery::codec::DecodeError;
-use apimachinery::schema::Message;
+use apimachinery::codec::protobuf::{Envelope, MAGIC};
 use bytes::Bytes;
-
-/// What stored and sent protobuf begins with.
-pub const MAGIC: &[u8] = b"k8s\0";
-
-/// An opened envelope.
-pub struct Envelope<'a> {
-    pub api_version: String,
-    pub kind: String,
-    pub raw: &'a [u8],
-}
 
 fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -49,13 +37,12 @@ fn type_meta(api_version: &str, kind: &str) -> Vec<u8> {
 
 /// Wraps a message.
 pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(raw.len() + 64);
-    out.extend_from_slice(MAGIC);
-    bytes(&mut out, 1, &type_meta(api_version, kind));
-    bytes(&mut out, 2, raw);
-    bytes(&mut out, 3, b"");
-    bytes(&mut out, 4, b"");
-    out
+    Envelope {
+        api_version,
+        kind,
+        raw,
+    }
+    .close()
 }
 
 /// A ListMeta message.
@@ -108,104 +95,22 @@ pub fn watch_frame(kind: &str, object: &[u8]) -> Vec<u8> {
     event
 }
 
-/// Opens an envelope.
-pub fn open(body: &[u8]) -> Result<Envelope<'_>, DecodeError> {
-    let mut rest = body
-        .strip_prefix(MAGIC)
-        .ok_or_else(|| DecodeError("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]".to_owned()))?;
-    let mut envelope = Envelope {
-        api_version: String::new(),
-        kind: String::new(),
-        raw: &[],
-    };
-    while !rest.is_empty() {
-        let (field, value) = take(&mut rest)?;
-        match field {
-            1 => {
-                let mut inner = value;
-                while !inner.is_empty() {
-                    let (field, value) = take(&mut inner)?;
-                    let text = String::from_utf8_lossy(value).into_owned();
-                    match field {
-                        1 => envelope.api_version = text,
-                        2 => envelope.kind = text,
-                        _ => {}
-                    }
-                }
-            }
-            2 => envelope.raw = value,
-            _ => {}
-        }
-    }
-    Ok(envelope)
-}
-
-/// Takes one length-delimited field; an envelope has no others.
-fn take<'a>(rest: &mut &'a [u8]) -> Result<(u64, &'a [u8]), DecodeError> {
-    let broken = || DecodeError("unexpected EOF".to_owned());
-    let number = |rest: &mut &'a [u8]| -> Result<u64, DecodeError> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (first, left) = rest.split_first().ok_or_else(broken)?;
-            *rest = left;
-            value |= u64::from(first & 0x7f) << shift;
-            if first & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(DecodeError("proto: integer overflow".to_owned()))
-    };
-    let tag = number(rest)?;
-    if tag & 7 != 2 {
-        return Err(DecodeError(format!("proto: illegal wireType {}", tag & 7)));
-    }
-    let len = usize::try_from(number(rest)?).map_err(|_| broken())?;
-    if len > rest.len() {
-        return Err(broken());
-    }
-    let (value, left) = rest.split_at(len);
-    *rest = left;
-    Ok((tag >> 3, value))
-}
-
-/// An object as a message.
-pub fn encode(_object: &Value, _message: &Message) -> Vec<u8> {
-    Vec::new()
-}
-
-/// A message as an object.
-pub fn decode(_raw: &[u8], _message: &Message) -> Result<Value, DecodeError> {
-    Err(DecodeError("protobuf is not served yet".to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_envelope_opens_to_what_was_sealed() {
-        let sealed = seal("apps/v1", "Deployment", b"raw bytes");
-        let envelope = open(&sealed).unwrap();
-        assert_eq!(envelope.api_version, "apps/v1");
-        assert_eq!(envelope.kind, "Deployment");
-        assert_eq!(envelope.raw, b"raw bytes");
-        for cut in 4..sealed.len() - 4 {
-            let _ = open(&sealed[..cut]);
-        }
-    }
-
-    #[test]
     fn a_list_of_pieces_is_one_envelope() {
         let items = vec![Bytes::from_static(b"one"), Bytes::from(vec![7; 300])];
         let whole = seal_list("v1", "PodList", b"meta", items).concat();
-        let envelope = open(&whole).unwrap();
-        let mut raw = envelope.raw;
-        let mut fields = Vec::new();
-        while !raw.is_empty() {
-            let (field, value) = take(&mut raw).unwrap();
-            fields.push((field, value.len()));
-        }
-        assert_eq!(fields, [(1, 4), (2, 3), (2, 300)]);
+        let envelope = Envelope::open(&whole).unwrap();
+        assert_eq!((envelope.api_version, envelope.kind), ("v1", "PodList"));
+        let expect = [
+            b"\x0a\x04meta\x12\x03one\x12\xac\x02".to_vec(),
+            vec![7; 300],
+        ]
+        .concat();
+        assert_eq!(envelope.raw, expect);
     }
 
     #[test]

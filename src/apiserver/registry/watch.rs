@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apimachinery::codec::media::{MediaType, Transform};
+use apimachinery::codec::protobuf::encode as encode_protobuf;
 use apimachinery::{Status, Value};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream;
@@ -91,7 +92,7 @@ fn bookmark(format: &Format, revision: i64, initial_end: bool) -> Vec<u8> {
     let mut object = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
     let schema = format.resource.schema;
     if format.media == MediaType::Protobuf {
-        let raw = protobuf::encode(&object, schema);
+        let raw = encode_protobuf(&object, schema);
         return protobuf::seal(&version, kind, &raw);
     }
     if format.transform == Transform::None {
@@ -119,7 +120,7 @@ fn error_frame(media: MediaType, status: &Status) -> Bytes {
     if media == MediaType::Protobuf
         && let Some(message) = api::message_for("", "v1", "Status")
     {
-        let raw = protobuf::encode(&value, message);
+        let raw = encode_protobuf(&value, message);
         return frame(media, "ERROR", &protobuf::seal("v1", "Status", &raw));
     }
     frame(media, "ERROR", &super::codec::encode_object(&value, false))
