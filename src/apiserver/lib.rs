@@ -30,6 +30,7 @@ pub mod request;
 pub mod routes;
 pub mod served;
 pub mod server;
+pub mod streaming;
 
 pub use backend::Backend;
 pub use body::Body;
