@@ -43,6 +43,16 @@ pub trait Backend: Send + Sync + 'static {
     /// All objects of a resource out of the cache.
     fn cached_list(&self, group: &str, plural: &str) -> Vec<Arc<Value>>;
 
+    /// The pods bound to `node`, in `namespace` or (`""`) in all, out of the cache: what the Node authorizer asks for.
+    fn pods_on(&self, node: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let mut pods = self.cached_list("", "pods");
+        pods.retain(|pod| {
+            pod["spec"]["nodeName"].as_str() == Some(node)
+                && (namespace.is_empty() || apimachinery::meta::namespace(pod) == namespace)
+        });
+        pods
+    }
+
     /// A number that moves whenever `cached_list` of the resource would answer differently. Cheap: it is
     /// read for every authorization.
     fn generation(&self, group: &str, plural: &str) -> Generation;

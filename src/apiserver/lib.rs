@@ -27,6 +27,7 @@ pub mod options;
 pub mod query;
 pub mod registry;
 pub mod request;
+pub mod reviews;
 pub mod routes;
 pub mod served;
 pub mod server;

@@ -23,8 +23,8 @@ use crate::front::{Caller, Front};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::request::UserInfo;
-use crate::routes::Routes;
 use crate::routes::health::Health;
+use crate::routes::{OpenApi, Routes};
 use crate::served::Served;
 
 /// Why a server cannot start.
@@ -117,6 +117,7 @@ impl Server {
             authorizers: Arc::new(Authorizers::configured(&options, &backend)),
             backend,
             routes: Routes {
+                openapi: Arc::new(OpenApi::new(served.clone())),
                 discovery: Discovery::new(served, address),
                 health: Health::new(options.store.clone()),
                 tokens,

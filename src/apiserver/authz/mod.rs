@@ -2,6 +2,7 @@
 //!
 //! Upstream's order: the first authorizer with an opinion decides; when none has one the answer is no.
 
+pub mod node;
 mod privileged;
 pub mod rbac;
 
@@ -103,6 +104,20 @@ pub trait Authorizer: Send + Sync + 'static {
     }
 }
 
+impl<T: Authorizer> Authorizer for Arc<T> {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Verdict {
+        T::authorize(self, attributes)
+    }
+
+    fn rules(&self, user: &UserInfo, namespace: &str) -> Rules {
+        T::rules(self, user, namespace)
+    }
+
+    fn rbac(&self) -> Option<&Rbac> {
+        T::rbac(self)
+    }
+}
+
 /// The rules that apply to a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -124,11 +139,17 @@ impl Authorizers {
     /// The chain that `options` name.
     pub fn configured(options: &Options, backend: &Arc<dyn Backend>) -> Self {
         let mut chain: Vec<Box<dyn Authorizer>> = vec![Box::new(privileged::Masters)];
+        let rbac = Arc::new(Rbac::new(backend.clone()));
         for mode in &options.authorization_modes {
             match mode {
                 AuthorizationMode::AlwaysAllow => chain.push(Box::new(privileged::Everyone)),
-                AuthorizationMode::Node => {}
-                AuthorizationMode::Rbac => chain.push(Box::new(Rbac::new(backend.clone()))),
+                AuthorizationMode::Node => {
+                    chain.push(Box::new(node::Node::new(backend.clone(), rbac.clone())));
+                }
+                AuthorizationMode::Rbac => {
+                    chain.push(Box::new(rbac.clone()));
+                    chain.push(Box::new(privileged::ControllerManager(rbac.clone())));
+                }
             }
         }
         Self(chain)

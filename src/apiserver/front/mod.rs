@@ -41,6 +41,7 @@ use crate::metrics::requests::Observation;
 use crate::options::Limits;
 use crate::query::go_duration;
 use crate::request::{RequestContext, RequestInfo, UserInfo, Verb, Warnings};
+use crate::reviews::Review;
 use crate::routes::Routes;
 use inflight::{Class, InFlight, Seat};
 use negotiate::Accepted;
@@ -235,6 +236,9 @@ impl Front {
         }
         if context.info.verb == Verb::Other {
             return Err(Status::method_not_allowed());
+        }
+        if let Some(review) = Review::of(&context.info) {
+            return review.answer(self, &context, request, accepted).await;
         }
         self.backend.handle(context, request).await
     }

@@ -1,6 +1,8 @@
 //! Turns outcomes into responses: objects and Status in the client's encoding, plain text where upstream has no Status.
 
+use apimachinery::codec::json;
 use apimachinery::codec::media::MediaType;
+use apimachinery::codec::protobuf::{self, Envelope};
 use apimachinery::status::Status;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -34,33 +36,49 @@ pub fn status(status: &Status, accepted: Accepted) -> Response<Body> {
 
 /// An API object in the accepted encoding.
 pub fn value(code: StatusCode, value: &Value, accepted: Accepted) -> Response<Body> {
-    let body = match accepted.media {
-        MediaType::Yaml => apimachinery::codec::yaml::encode(value).into(),
-        _ => json(value, accepted.pretty).into(),
+    match accepted.media {
+        MediaType::Json => raw_json(code, value, accepted.pretty),
+        MediaType::Yaml => with_type(
+            code,
+            MediaType::Yaml.name(),
+            apimachinery::codec::yaml::encode(value).into(),
+        ),
+        MediaType::Protobuf => match encode_protobuf(value) {
+            Some(bytes) => with_type(code, MediaType::Protobuf.name(), bytes.into()),
+            None => raw_json(code, value, accepted.pretty),
+        },
+    }
+}
+
+/// `None` for an object without a protobuf form. The legacy discovery documents say no apiVersion; they are `v1`.
+fn encode_protobuf(value: &Value) -> Option<Vec<u8>> {
+    let api_version = value["apiVersion"].as_str().unwrap_or("v1");
+    let kind = value["kind"].as_str()?;
+    let (group, version) = apimachinery::meta::group_version(api_version);
+    let message = api::message_for(group, version, kind)?;
+    if message.wire.is_empty() {
+        return None;
+    }
+    let envelope = Envelope {
+        api_version,
+        kind,
+        raw: &protobuf::encode(value, message),
     };
-    let name = match accepted.media {
-        MediaType::Yaml => MediaType::Yaml.name(),
-        _ => MediaType::Json.name(),
-    };
-    with_type(code, name, body)
+    Some(envelope.close())
 }
 
 /// A document that is always JSON.
 pub fn raw_json(code: StatusCode, value: &Value, pretty: bool) -> Response<Body> {
-    with_type(code, MediaType::Json.name(), json(value, pretty).into())
+    with_type(code, MediaType::Json.name(), to_json(value, pretty).into())
 }
 
 /// Upstream ends compact JSON with a newline, and indented JSON without one.
-fn json(value: &Value, pretty: bool) -> Vec<u8> {
-    let encoded = if pretty {
-        serde_json::to_vec_pretty(value)
-    } else {
-        serde_json::to_vec(value)
-    };
-    let mut bytes = encoded.expect("a Value has string keys only");
-    if !pretty {
-        bytes.push(b'\n');
+fn to_json(value: &Value, pretty: bool) -> Vec<u8> {
+    if pretty {
+        return json::encode_pretty(value);
     }
+    let mut bytes = json::encode(value);
+    bytes.push(b'\n');
     bytes
 }
 

@@ -5,6 +5,7 @@
 pub mod health;
 mod index;
 mod oidc;
+mod openapi;
 mod version;
 
 use std::sync::Arc;
@@ -20,10 +21,12 @@ use crate::front::negotiate::Accepted;
 use crate::front::respond;
 use crate::request::RequestInfo;
 use health::Health;
+pub use openapi::OpenApi;
 
 /// What answers paths that are no resources.
 pub struct Routes {
     pub discovery: Discovery,
+    pub openapi: Arc<OpenApi>,
     pub health: Health,
     pub tokens: Arc<Tokens>,
     /// Where `jwks_uri` points.
@@ -51,6 +54,11 @@ impl Routes {
                 oidc::configuration(&self.tokens, &self.jwks_uri)
             }
             "/openid/v1/jwks" | "/openid/v1/jwks/" => oidc::keys(&self.tokens),
+            _ if path.starts_with("/openapi/") => {
+                self.openapi
+                    .answer(path, request.headers(), &info.query)
+                    .await
+            }
             _ if path.starts_with("/api") => {
                 self.discovery.answer(path, request.headers(), accepted)
             }

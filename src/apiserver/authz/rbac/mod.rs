@@ -169,4 +169,4 @@ fn aggregate(errors: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -29,6 +29,16 @@ impl Roles {
     pub fn get(&self, namespace: &str, name: &str) -> Option<&[Rule]> {
         self.0.get(namespace)?.get(name).map(AsRef::as_ref)
     }
+
+    /// The rules of each ClusterRole whose name begins so.
+    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a [Rule]> {
+        self.0
+            .get("")
+            .into_iter()
+            .flatten()
+            .filter(move |(name, _)| name.starts_with(prefix))
+            .map(|(_, rules)| rules.as_ref())
+    }
 }
 
 /// Who a binding binds.

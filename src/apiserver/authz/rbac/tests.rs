@@ -15,13 +15,13 @@ use crate::request::{RequestContext, RequestInfo, Warnings};
 
 /// Holds the objects of the four kinds.
 #[derive(Default)]
-struct Objects {
+pub struct Objects {
     lists: Mutex<HashMap<String, Vec<Arc<Value>>>>,
     generation: AtomicU64,
 }
 
 impl Objects {
-    fn add(&self, plural: &str, object: Value) {
+    pub fn add(&self, plural: &str, object: Value) {
         self.lists
             .lock()
             .entry(plural.to_owned())

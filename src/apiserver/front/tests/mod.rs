@@ -4,5 +4,6 @@ mod harness;
 mod http;
 mod identity;
 mod limits;
+mod reviews;
 
 use harness::Harness;

@@ -1,0 +1,191 @@
+//! `/openapi/v2`, `/openapi/v3` and the documents below it (KEP-2896).
+//!
+//! A document is made when it is first asked for and kept compressed; most clients take it as it is kept. Hashes are of
+//! the documents' bytes, so clients' caches on disk stay right across builds.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::{GzDecoder, GzEncoder};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Map, json};
+
+use crate::body::Body;
+use crate::discovery::etag;
+use crate::front::respond;
+use crate::front::{gzip, negotiate};
+use crate::query::Query;
+use crate::served::Served;
+
+/// The OpenAPI documents of one server.
+pub struct OpenApi {
+    served: Arc<Served>,
+    /// By path (`api/v1`); `v2` and the `v3` index have paths of their own. Bounded by the group versions served.
+    documents: Mutex<HashMap<String, Arc<Document>>>,
+}
+
+struct Document {
+    gzip: Bytes,
+    /// Quoted.
+    etag: HeaderValue,
+}
+
+const V2: &str = "v2";
+const INDEX: &str = "v3";
+
+impl OpenApi {
+    pub fn new(served: Arc<Served>) -> Self {
+        Self {
+            served,
+            documents: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Answers a GET below `/openapi/`; `None` when nothing is there.
+    pub async fn answer(
+        self: &Arc<Self>,
+        path: &str,
+        headers: &HeaderMap,
+        query: &Query,
+    ) -> Option<Response<Body>> {
+        let key = match path.strip_prefix("/openapi/")?.trim_end_matches('/') {
+            V2 => V2,
+            INDEX => INDEX,
+            other => other.strip_prefix("v3/")?,
+        };
+        if !takes_json(headers) {
+            return Some(respond::plain_error(StatusCode::NOT_ACCEPTABLE, ""));
+        }
+        let document = self.document(key).await?;
+        if let Some(hash) = query.get("hash").filter(|hash| !hash.is_empty()) {
+            return Some(document.hashed(hash, path, headers));
+        }
+        Some(document.respond(headers))
+    }
+
+    async fn document(self: &Arc<Self>, key: &str) -> Option<Arc<Document>> {
+        if let Some(document) = self.documents.lock().get(key) {
+            return Some(document.clone());
+        }
+        let (this, key) = (self.clone(), key.to_owned());
+        // Tens of milliseconds of work: not on a thread that serves connections.
+        tokio::task::spawn_blocking(move || this.make(&key))
+            .await
+            .ok()?
+    }
+
+    fn make(&self, key: &str) -> Option<Arc<Document>> {
+        let value = match key {
+            V2 => api::openapi::v2(self.served.resources()),
+            INDEX => self.index(),
+            path => api::openapi::v3(path, self.served.resources())?,
+        };
+        let document = Arc::new(Document::new(&value));
+        self.documents
+            .lock()
+            .insert(key.to_owned(), document.clone());
+        Some(document)
+    }
+
+    fn index(&self) -> serde_json::Value {
+        let mut paths = Map::new();
+        for path in api::openapi::v3_paths(self.served.resources()) {
+            let known = self.documents.lock().get(&path).cloned();
+            let Some(document) = known.or_else(|| self.make(&path)) else {
+                continue;
+            };
+            let url = format!("/openapi/v3/{path}?hash={}", document.hash());
+            paths.insert(path, json!({"serverRelativeURL": url}));
+        }
+        json!({"paths": paths})
+    }
+}
+
+impl Document {
+    fn new(value: &serde_json::Value) -> Self {
+        let bytes = apimachinery::codec::json::encode(value);
+        let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
+        encoder.write_all(&bytes).expect("a Vec takes all bytes");
+        let gzip = encoder.finish().expect("a Vec takes all bytes");
+        Self {
+            etag: etag(&bytes),
+            gzip: gzip.into(),
+        }
+    }
+
+    fn hash(&self) -> &str {
+        self.etag
+            .to_str()
+            .expect("hexadecimal digits")
+            .trim_matches('"')
+    }
+
+    /// What a client asked for by hash never changes; another hash is sent on to the right one.
+    fn hashed(&self, hash: &str, path: &str, headers: &HeaderMap) -> Response<Body> {
+        if hash != self.hash() {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+            let location = format!("{path}?hash={}", self.hash());
+            if let Ok(location) = HeaderValue::try_from(location) {
+                response.headers_mut().insert(LOCATION, location);
+            }
+            return response;
+        }
+        let mut response = self.respond(headers);
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if let Ok(expires) = HeaderValue::try_from(in_a_year()) {
+            headers.insert(EXPIRES, expires);
+        }
+        response
+    }
+
+    fn respond(&self, headers: &HeaderMap) -> Response<Body> {
+        let mut response = if headers.get(IF_NONE_MATCH) == Some(&self.etag) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        } else if gzip::is_accepted(headers) {
+            let mut response =
+                respond::with_type(StatusCode::OK, "application/json", self.gzip.clone().into());
+            response
+                .headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response
+        } else {
+            respond::with_type(StatusCode::OK, "application/json", self.plain().into())
+        };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, self.etag.clone());
+        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+        response
+    }
+
+    fn plain(&self) -> Vec<u8> {
+        let mut decoder = GzDecoder::new(Vec::with_capacity(self.gzip.len() * 8));
+        decoder.write_all(&self.gzip).expect("our own gzip");
+        decoder.finish().expect("our own gzip")
+    }
+}
+
+fn takes_json(headers: &HeaderMap) -> bool {
+    let clauses = negotiate::clauses(headers);
+    clauses.is_empty()
+        || clauses
+            .iter()
+            .any(|clause| matches!(clause.range, "*/*" | "application/*" | "application/json"))
+}
+
+/// An HTTP date.
+fn in_a_year() -> String {
+    let time = apimachinery::time::now() + time::Duration::days(365);
+    let format = time::macros::format_description!(
+        "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
+    );
+    time.format(&format).unwrap_or_default()
+}

@@ -1,0 +1,136 @@
+//! What a new cluster's API holds besides what the API server makes itself: the DNS service, and on each node what
+//! kubeadm would write there.
+
+use std::net::Ipv4Addr;
+
+use api::Resource;
+use apimachinery::Value;
+use client::{Client, ClientError, Patch, WriteOptions};
+use serde_json::json;
+
+use super::state::{DNS_SERVICE, NodeState};
+
+/// Creates or updates the objects of the cluster's DNS, which runs on the node with this address.
+pub async fn dns(client: &Client, address: Ipv4Addr) -> Result<(), ClientError> {
+    let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"});
+    let ports = |target: bool| {
+        let port = |name: &str, protocol: &str| {
+            let mut port = json!({"name": name, "port": 53, "protocol": protocol});
+            if target {
+                port["targetPort"] = json!(53);
+            }
+            port
+        };
+        json!([port("dns", "UDP"), port("dns-tcp", "TCP")])
+    };
+    // Who may read what the answers are made of.
+    ensure(client, &api::r::CLUSTERROLES, "", json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "system:dns"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces", "nodes"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
+        ],
+    })).await?;
+    ensure(client, &api::r::CLUSTERROLEBINDINGS, "", json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "system:dns"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:dns"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:dns"}],
+    })).await?;
+    ensure(client, &api::r::SERVICES, "kube-system", json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+        "spec": {"clusterIP": DNS_SERVICE, "clusterIPs": [DNS_SERVICE], "ports": ports(true)},
+    })).await?;
+    ensure(
+        client,
+        &api::r::ENDPOINTSLICES,
+        "kube-system",
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {
+                "kubernetes.io/service-name": "kube-dns",
+                "endpointslice.kubernetes.io/managed-by": "skiff",
+            }},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+            "ports": ports(false),
+        }),
+    )
+    .await
+}
+
+/// Gives a node its role and its pods' range, as kubeadm and the controller manager do.
+pub async fn node(client: &Client, node: &NodeState, present: &Value) -> Result<(), ClientError> {
+    let mut patch = json!({});
+    if present["spec"]["podCIDR"]
+        .as_str()
+        .unwrap_or_default()
+        .is_empty()
+    {
+        let pods = node.pods.to_string();
+        patch["spec"] = json!({"podCIDR": pods, "podCIDRs": [pods]});
+    }
+    if node.control_plane {
+        for label in [
+            "node-role.kubernetes.io/control-plane",
+            "node.kubernetes.io/exclude-from-external-load-balancers",
+        ] {
+            if present["metadata"]["labels"].get(label).is_none() {
+                patch["metadata"]["labels"][label] = json!("");
+            }
+        }
+    }
+    if patch.as_object().is_none_or(serde_json::Map::is_empty) {
+        return Ok(());
+    }
+    let options = WriteOptions {
+        field_manager: "skiff".into(),
+        ..WriteOptions::default()
+    };
+    client
+        .patch::<Value>(
+            &api::r::NODES,
+            "",
+            &node.name,
+            "",
+            &Patch::Merge(patch),
+            &options,
+        )
+        .await?;
+    Ok(())
+}
+
+/// Creates the object, or merges it into the one that is there.
+async fn ensure(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    object: Value,
+) -> Result<(), ClientError> {
+    let options = WriteOptions {
+        field_manager: "skiff".into(),
+        ..WriteOptions::default()
+    };
+    match client
+        .create::<_, Value>(resource, namespace, &object, &options)
+        .await
+    {
+        Err(error) if error.is_already_exists() => {
+            let name = object["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_string();
+            client
+                .patch::<Value>(
+                    resource,
+                    namespace,
+                    &name,
+                    "",
+                    &Patch::Merge(object),
+                    &options,
+                )
+                .await?;
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,131 @@
+//! Processes told apart by number and start time, so that a number used again is never mistaken for ours.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Between two looks at whether a process that is not our child has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// One process of this boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: i32,
+    /// In clock ticks since boot, field 22 of `/proc/PID/stat`.
+    pub started: u64,
+    /// `/proc/sys/kernel/random/boot_id` when it was started.
+    pub boot: String,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub fn of(pid: i32) -> Option<Self> {
+        Some(Self {
+            pid,
+            started: start_time(pid)?,
+            boot: boot_id(),
+        })
+    }
+
+    /// Whether it still runs; a zombie does not.
+    pub fn is_alive(&self) -> bool {
+        self.boot == boot_id() && start_time(self.pid) == Some(self.started)
+    }
+
+    /// Sends a signal; a process that has ended is no error.
+    pub fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        match kill(Pid::from_raw(self.pid), signal) {
+            Err(Errno::ESRCH) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Waits until it has ended; false when it still runs after `patience`.
+    pub fn wait_gone(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        true
+    }
+}
+
+/// This boot's identity.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+fn start_time(pid: i32) -> Option<u64> {
+    let stat =
+        std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    parse_start_time(&stat)
+}
+
+/// `None` for a zombie, which only waits for its parent.
+fn parse_start_time(stat: &str) -> Option<u64> {
+    // The second field is the name in parentheses and may contain anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The program's name as `ps` and `ss` show it (at most 15 bytes).
+pub fn set_name(name: &str) {
+    // Nothing depends on it, so a kernel that refuses is no error.
+    let _ = std::fs::write("/proc/self/comm", name);
+}
+
+/// This machine's, or this node's, name.
+pub fn host_name() -> String {
+    nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_hide_the_start_time() {
+        let stat = "17 (a) b) S 1 17 17 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 99";
+        assert_eq!(parse_start_time(stat), Some(4242));
+        assert_eq!(parse_start_time(&stat.replace(" S ", " Z ")), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_another_start_time_is_not() {
+        let own = Process::of(std::process::id() as i32).expect("it runs");
+        assert!(own.is_alive());
+        assert!(
+            !Process {
+                started: own.started + 1,
+                ..own.clone()
+            }
+            .is_alive()
+        );
+        assert!(
+            !Process {
+                boot: "other".into(),
+                ..own
+            }
+            .is_alive()
+        );
+    }
+}

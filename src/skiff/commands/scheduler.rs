@@ -1,0 +1,65 @@
+//! `skiff scheduler`: kube-scheduler and its flags.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ArgAction;
+use cluster::scheduler::{self, SchedulerConfig};
+
+use super::runtime::{self, ClientFlags, Common};
+use crate::flags;
+
+/// Flags of components of which one at a time works.
+#[derive(clap::Args, Debug)]
+pub struct LeaderFlags {
+    /// Start a leader election client and gain leadership before executing the main loop.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub leader_elect: bool,
+    /// The duration that non-leader candidates will wait after observing a leadership renewal.
+    #[arg(long, value_parser = flags::duration, default_value = "15s")]
+    pub leader_elect_lease_duration: Duration,
+    /// The interval between attempts by the acting master to renew a leadership slot before it stops leading.
+    #[arg(long, value_parser = flags::duration, default_value = "10s")]
+    pub leader_elect_renew_deadline: Duration,
+    /// The duration the clients should wait between attempting acquisition and renewal of a leadership.
+    #[arg(long, value_parser = flags::duration, default_value = "2s")]
+    pub leader_elect_retry_period: Duration,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct Scheduler {
+    #[command(flatten)]
+    client: ClientFlags,
+    #[command(flatten)]
+    leader: LeaderFlags,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Scheduler {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let Self {
+            client,
+            leader,
+            common,
+        } = self;
+        let LeaderFlags {
+            leader_elect,
+            leader_elect_lease_duration,
+            leader_elect_renew_deadline,
+            leader_elect_retry_period,
+        } = leader;
+        let config = SchedulerConfig {
+            leader_elect,
+            leader_lease_duration: leader_elect_lease_duration,
+            leader_renew_deadline: leader_elect_renew_deadline,
+            leader_retry_period: leader_elect_retry_period,
+            host: cluster::process::host_name(),
+            ..SchedulerConfig::default()
+        };
+        runtime::run(&common, |shutdown| async move {
+            let client = client.client("kube-scheduler")?;
+            Ok(scheduler::run(client, config, shutdown).await?)
+        })
+    }
+}

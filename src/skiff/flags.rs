@@ -1,0 +1,123 @@
+//! Flags as upstream's components take them: switches with an optional `=true` or `=false`, lists that may be repeated or
+//! separated by commas, Go's durations.
+
+use std::time::Duration;
+
+/// Parses Go's `time.ParseDuration`: `300ms`, `1m30s`, `1.5h`. A plain `0` is fine too.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 7] = [
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("µs", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("m", 60.0),
+        ("h", 3600.0),
+    ];
+    let invalid = || format!("invalid duration {text:?}");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|next: char| !next.is_ascii_digit() && next != '.')
+            .ok_or_else(|| format!("missing unit in duration {text:?}"))?;
+        let number: f64 = rest[..digits].parse().map_err(|_| invalid())?;
+        rest = &rest[digits..];
+        let letters = rest
+            .find(|next: char| next.is_ascii_digit() || next == '.')
+            .unwrap_or(rest.len());
+        let unit = UNITS
+            .iter()
+            .find(|(name, _)| *name == &rest[..letters])
+            .ok_or_else(invalid)?;
+        seconds += number * unit.1;
+        rest = &rest[letters..];
+    }
+    if text.is_empty() {
+        Err(invalid())
+    } else {
+        Duration::try_from_secs_f64(seconds).map_err(|_| invalid())
+    }
+}
+
+/// `KEY=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    Ok((key.into(), value.into()))
+}
+
+/// `KEY=true` or `KEY=false`; a key alone is true.
+pub fn switch_pair(text: &str) -> Result<(String, bool), String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, "true"));
+    let value = match value {
+        "true" | "" => true,
+        "false" => false,
+        other => {
+            return Err(format!(
+                "invalid value of {key}={other}, err: not true or false"
+            ));
+        }
+    };
+    Ok((key.into(), value))
+}
+
+/// Upstream takes `_` for `-` in flags' names (`cliflag.WordSepNormalizeFunc`).
+pub fn normalize(argument: &str) -> String {
+    match argument.strip_prefix("--") {
+        Some(rest) => {
+            let (name, value) = rest
+                .split_once('=')
+                .map_or((rest, None), |(name, value)| (name, Some(value)));
+            let name = name.replace('_', "-");
+            value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}"))
+        }
+        None => argument.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, milliseconds) in [
+            ("300ms", 300),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("0", 0),
+            ("8s", 8_000),
+        ] {
+            assert_eq!(
+                duration(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for text in ["", "8", "s", "1x", "-1s", "1..2s"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn underscores_in_names_become_dashes_and_values_stay() {
+        assert_eq!(
+            normalize("--node_monitor_grace_period=8s"),
+            "--node-monitor-grace-period=8s"
+        );
+        assert_eq!(normalize("--a_b=c_d"), "--a-b=c_d");
+        assert_eq!(normalize("a_b"), "a_b");
+    }
+
+    #[test]
+    fn a_key_alone_is_true() {
+        assert_eq!(switch_pair("api/all=false"), Ok(("api/all".into(), false)));
+        assert_eq!(switch_pair("A"), Ok(("A".into(), true)));
+        assert!(switch_pair("A=2").is_err());
+    }
+}
