@@ -8,6 +8,7 @@
 //! after it is durable.
 
 pub mod embedded;
+pub mod etcd_api;
 pub mod kv;
 
 pub use kv::{
@@ -15,5 +16,20 @@ pub use kv::{
     RangeResponse, Store, StoreError, Txn, TxnResponse, WatchBatch, WatchRequest, WatchStream,
 };
 
+/// Client and server stubs of etcd's v3 API.
+#[allow(
+    dead_code,
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated; the whole API is there although not all of it is used"
+)]
+pub(crate) mod generated {
+    pub mod etcdserverpb;
+    pub mod mvccpb;
+}
+
 #[cfg(test)]
 mod contract;
+#[cfg(test)]
+mod testing;

@@ -9,6 +9,7 @@
 //! **Invariant:** readers see published state only, and what is published is durable.
 
 mod apply;
+mod dump;
 mod files;
 mod lease;
 mod log;
@@ -30,6 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use dump::{Dump, Dumped};
 pub use log::OpenError;
 pub use request::{
     Action, Guard, Outcome, Query, Sort, SortBy, Target, Transaction, TransactionOutcome,
