@@ -207,9 +207,6 @@ fn controller_manager() -> Service {
         .argument(format!("--cluster-cidr={PODS}"))
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument(format!("--root-ca-file={PKI}/ca.crt"))
-        .argument(format!("--service-account-private-key-file={PKI}/sa.key"))
-        .argument(format!("--cluster-signing-cert-file={PKI}/ca.crt"))
-        .argument(format!("--cluster-signing-key-file={PKI}/ca.key"))
         .after("kube-apiserver")
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Every step makes only what is missing, so a cluster of which anything was killed is whole again after `up`.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -186,6 +187,8 @@ struct Starting {
     events: mpsc::Receiver<(String, Event)>,
     /// The control-plane node has its listening socket.
     listening: bool,
+    /// Services whose first end was told; one that ends again and again is told once.
+    told: HashSet<(String, String)>,
 }
 
 /// Something that happened to a starting node.
@@ -202,6 +205,7 @@ impl Starting {
             launches: JoinSet::new(),
             events,
             listening: true,
+            told: HashSet::new(),
         };
         for node in cluster.nodes.clone() {
             let spec = nodes::specify(cluster, &node, pki)?;
@@ -279,6 +283,7 @@ impl Starting {
             Happened::Launched(launched) => return Ok(launched?),
         };
         match event {
+            Event::Joined => {}
             Event::Started { pid } => {
                 if let Some(node) = cluster.node_mut(&name) {
                     node.process = Process::of(pid);
@@ -293,9 +298,14 @@ impl Starting {
             Event::Ready { service } => {
                 progress.update(&name, &format!("Starting {name}: {service} is ready"))
             }
-            Event::Restarting { service, reason } => progress.warn(&format!(
-                "{name}: {service} ended ({reason}); starting it again"
-            )),
+            Event::Restarting { service, reason } => {
+                let text = format!("{name}: {service} ended ({reason}); starting it again");
+                if self.told.insert((name.clone(), service)) {
+                    progress.warn(&text);
+                } else {
+                    progress.update(&name, &text);
+                }
+            }
             Event::Complete => progress.done(&name, &format!("{name} started")),
             Event::Failed { reason } => progress.failed(&name, &reason),
         }

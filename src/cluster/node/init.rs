@@ -37,6 +37,8 @@ pub enum InitError {
     Supervisor(#[from] SupervisorError),
     #[error("cannot listen on 127.0.0.1:{port}: {source}")]
     Listen { port: u16, source: std::io::Error },
+    #[error("the one who started this node is gone")]
+    Abandoned,
     #[error("cannot create namespaces: {0}")]
     Namespaces(nix::Error),
     #[error("cannot {0}: {1}")]
@@ -72,6 +74,8 @@ fn event_pipe() -> Result<EventPipe, InitError> {
 
 /// The outer step. Call it before any thread is started.
 pub fn outside(spec_path: &Path) -> Result<(), InitError> {
+    // Before anything of our own is open.
+    close_inherited();
     let mut events = event_pipe()?;
     let started = start_inside(spec_path, &mut events);
     if let Err(error) = &started {
@@ -84,13 +88,18 @@ pub fn outside(spec_path: &Path) -> Result<(), InitError> {
 
 fn start_inside(spec_path: &Path, events: &mut EventPipe) -> Result<(), InitError> {
     let spec = read_spec(spec_path)?;
-    close_inherited();
     // A session of its own: the terminal's signals are not for the node. It fails for a leader, who has one.
     let _ = nix::unistd::setsid();
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let cgroups = Cgroups::of_node(&spec.cluster, &spec.name)?;
     cgroups.create()?;
     cgroups.join()?;
+    // One who started this and was killed no longer holds the lock, and what removes the cluster may have looked into the
+    // cgroups already. From here on it finds this process there.
+    events.tell(&Event::Joined);
+    if events.is_closed() {
+        return Err(InitError::Abandoned);
+    }
     let listener = spec.listen_port.map(listen).transpose()?;
     if let Some(listener) = &listener {
         let port = listener

@@ -11,6 +11,7 @@
 //! **Invariant:** nothing is ever mounted in the machine's namespace, so nothing is left when the node dies.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +69,8 @@ pub fn set_up(
 ) -> Result<(), MountError> {
     let paths = NodePaths::at(&spec.directory);
     flags("/", MsFlags::MS_PRIVATE)?;
+    let own_file = std::env::current_exe().map_err(MountError::Executable)?;
+    let_go(&[&spec.directory, &own_file]);
     mount_etc(&paths, spec.pki.as_deref())?;
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     fresh("proc", "/proc", plain, "")?;
@@ -89,6 +92,51 @@ pub fn set_up(
     files::create_directory(Path::new("/run/lock"), 0o1777)?;
     // Volumes that kubelet mounts must reach containers that ask for it.
     flags("/", MsFlags::MS_SHARED)
+}
+
+/// Lets go of the machine's mounts that will be hidden: this namespace's copies would keep its containers' file systems
+/// and network namespaces alive after the machine has unmounted them. Those that `needed` paths are on stay.
+fn let_go(needed: &[&Path]) {
+    const HIDDEN: [&str; 6] = ["/run", "/var", "/sys", "/proc", "/tmp", "/dev/shm"];
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let targets: Vec<PathBuf> = mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(unescape)
+        .collect();
+    // A mount on another comes after it.
+    for target in targets.iter().rev() {
+        let hidden = HIDDEN
+            .iter()
+            .any(|folder| target.starts_with(folder) && target != Path::new("/proc"));
+        if hidden && !needed.iter().any(|path| path.starts_with(target)) {
+            // One that is busy in a way that does not allow it stays, as it would have.
+            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+/// mountinfo writes blanks and backslashes as `\040` and the like.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = rest
+            .get(1..4)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code.filter(|_| first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
 }
 
 /// Creates the folders that are mounted from, on the machine.
@@ -224,5 +272,17 @@ fn failed(what: &str, target: &Path, source: nix::Error) -> MountError {
         what: what.into(),
         target: target.into(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_in_mount_points_are_read() {
+        assert_eq!(unescape("/a\\040b"), PathBuf::from("/a b"));
+        assert_eq!(unescape("/plain"), PathBuf::from("/plain"));
+        assert_eq!(unescape("/end\\0"), PathBuf::from("/end\\0"));
     }
 }

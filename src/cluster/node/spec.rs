@@ -116,6 +116,8 @@ pub enum Readiness {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The node's cgroups hold what starts it.
+    Joined,
     /// The first process runs; its number is the machine's.
     Started {
         pid: i32,

@@ -40,7 +40,7 @@ const REACH_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts to reach an address.
 const REACH_AGAIN: Duration = Duration::from_millis(25);
 /// How many lines of a log are told when its service ends.
-const TAIL_LINES: usize = 5;
+const TAIL_LINES: usize = 1;
 /// Where services say that they are ready.
 const NOTIFY: &str = "/run/skiff/notify";
 /// What each service does now, for `skiff status`.
@@ -129,6 +129,11 @@ impl EventPipe {
         if pipe.write_all(line.as_bytes()).is_err() {
             self.0 = None;
         }
+    }
+
+    /// Whether nobody listens.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_none()
     }
 
     fn close(&mut self) {
@@ -407,7 +412,7 @@ impl Supervisor {
         let reason = if log.is_empty() {
             reason
         } else {
-            format!("{reason}\n{log}")
+            format!("{reason}: {log}")
         };
         self.events.tell(&Event::Restarting { service, reason });
     }
