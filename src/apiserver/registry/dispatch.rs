@@ -18,6 +18,7 @@ use super::write::{Current, Next, Preconditions, Write};
 use super::{Registry, errors, scale};
 use crate::body::Body;
 use crate::request::{RequestContext, Verb};
+use crate::streaming::Streaming;
 
 /// One request on one resource, its headers at hand.
 pub struct Call<'a> {
@@ -40,6 +41,9 @@ impl Registry {
             .find(&info.group, &info.version, &info.resource)
             .ok_or_else(Status::path_not_found)?;
         check_path(resource, &context)?;
+        if Streaming::handles(info) {
+            return self.streaming.handle(self, &context, request).await;
+        }
         let storage = resource.storage();
         let Some(kind) = self.kind(storage.group, storage.plural) else {
             return crate::kinds::unstored::handle(self, &context, resource, request).await;

@@ -54,6 +54,7 @@ use crate::kinds;
 use crate::options::Options;
 use crate::request::RequestContext;
 use crate::served::Served;
+use crate::streaming::Streaming;
 use crate::server::Parts;
 use kind::Kind;
 use leases::Leases;
@@ -66,6 +67,7 @@ pub struct Registry {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) admission: Chain,
     pub(crate) leases: Leases,
+    pub(crate) streaming: Streaming,
     /// By plural of the stored resource; groups share some.
     kinds: HashMap<&'static str, Vec<Arc<Kind>>>,
     /// Ends caches and background work; cancelled when the registry is dropped.
@@ -98,6 +100,7 @@ impl Registry {
         Self {
             admission: Chain::new(&options.admission),
             leases: Leases::new(store.clone()),
+            streaming: Streaming::new(&options.kubelet_client),
             kinds: make_kinds(&served, &options.storage.prefix),
             store,
             options,
