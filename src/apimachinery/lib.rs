@@ -12,6 +12,7 @@
 //!
 //! **Invariant:** nothing here names a kind, opens a socket or reads a clock except `time::now`.
 
+pub mod apply;
 pub mod codec;
 pub mod field;
 pub mod meta;
