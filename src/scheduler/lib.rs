@@ -1,26 +1,28 @@
 //! The scheduler of kube-scheduler: gives every pod without a node the node it fits best.
+//!
+//! ```text
+//! informers ──▶ Cluster (nodes, their pods, counts)      ──▶ cycle: filter, score, pick ──▶ assume ──▶ Binding
+//!          └──▶ SchedulingQueue (active, back-off, stuck) ──▶    └ fits nowhere: condition, event, back to the queue
+//! ```
+//!
+//! The cycle is one synchronous step over state that is kept current change by change; bindings are written beside
+//! it. Plugins decide (`framework`, `plugins::PLUGINS`). Read `run::Worker` first.
+//!
+//! **Invariants:** a pod with a node is never touched. A pod is bound only by a Binding that names its uid, which
+//! the API server accepts once; what the API shows always wins over what was assumed here.
 
+mod cluster;
 mod config;
-
-use client::Client;
-use tokio_util::sync::CancellationToken;
+mod cycle;
+mod framework;
+mod node;
+mod plugins;
+mod pod;
+mod queue;
+mod resources;
+mod run;
+mod storage;
+mod watch;
 
 pub use config::SchedulerConfig;
-
-/// Why the scheduler cannot work at all.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("{0}")]
-    Config(String),
-}
-
-/// Schedules until `shutdown`.
-pub async fn run(
-    client: Client,
-    config: SchedulerConfig,
-    shutdown: CancellationToken,
-) -> Result<(), Error> {
-    let _ = (client, config);
-    shutdown.cancelled().await;
-    Ok(())
-}
+pub use run::{Error, run};

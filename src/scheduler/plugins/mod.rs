@@ -1,0 +1,38 @@
+//! The plugins of upstream's default profile, each in its file. Adding one is a file and a line in `PLUGINS`.
+
+mod balanced_allocation;
+mod image_locality;
+mod inter_pod_affinity;
+mod node_affinity;
+mod node_name;
+mod node_ports;
+mod node_unschedulable;
+mod resources_fit;
+mod scheduling_gates;
+mod taint_toleration;
+mod topology_spread;
+mod volume_binding;
+
+use crate::framework::Plugin;
+
+/// Every plugin with the weight of its score, in upstream's order: the first filter that rejects a node is the one
+/// that is told (apis/config/v1/default_plugins.go).
+pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
+    (&scheduling_gates::SchedulingGates, 0),
+    (&node_unschedulable::NodeUnschedulable, 0),
+    (&node_name::NodeName, 0),
+    (&taint_toleration::TaintToleration, 3),
+    (&node_affinity::NodeAffinityPlugin, 2),
+    (&node_ports::NodePorts, 0),
+    (&resources_fit::NodeResourcesFit, 1),
+    (&volume_binding::VolumeBinding, 0),
+    (&topology_spread::PodTopologySpread, 2),
+    (&inter_pod_affinity::InterPodAffinity, 2),
+    (&balanced_allocation::BalancedAllocation, 1),
+    (&image_locality::ImageLocality, 1),
+];
+
+/// All plugins, in order.
+pub fn all() -> impl Iterator<Item = &'static dyn Plugin> {
+    PLUGINS.iter().map(|(plugin, _)| *plugin)
+}
