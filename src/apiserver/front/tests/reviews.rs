@@ -191,4 +191,19 @@ async fn openapi_documents_are_found_by_the_index_and_kept_by_hash() {
         .await;
     assert_eq!((old.code, old.header("location")), (301, url.as_str()));
     assert_eq!(client.get("/openapi/v3/apis/nope/v1").await.code, 404);
+    let accept = [(
+        "accept",
+        "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    )];
+    let v2 = client.send("GET", "/openapi/v2", &accept, "").await;
+    assert_eq!(
+        v2.header("content-type"),
+        "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    );
+    assert!(v2.body.starts_with(b"\x0a\x032.0"));
+    assert_eq!(client.get("/openapi/v2").await.json()["swagger"], "2.0");
+    assert_eq!(
+        client.send("GET", "/openapi/v3", &accept, "").await.code,
+        406
+    );
 }

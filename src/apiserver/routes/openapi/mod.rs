@@ -3,6 +3,8 @@
 //! A document is made when it is first asked for and kept compressed; most clients take it as it is kept. Hashes are of
 //! the documents' bytes, so clients' caches on disk stay right across builds.
 
+mod protobuf;
+
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -25,18 +27,26 @@ use crate::served::Served;
 /// The OpenAPI documents of one server.
 pub struct OpenApi {
     served: Arc<Served>,
-    /// By path (`api/v1`); `v2` and the `v3` index have paths of their own. Bounded by the group versions served.
+    /// By path (`api/v1`); the others have names of their own. Bounded by the group versions served.
     documents: Mutex<HashMap<String, Arc<Document>>>,
 }
 
 struct Document {
+    media_type: &'static str,
     gzip: Bytes,
     /// Quoted.
     etag: HeaderValue,
 }
 
 const V2: &str = "v2";
+const V2_PROTOBUF: &str = "v2 protobuf";
 const INDEX: &str = "v3";
+
+const JSON: &str = "application/json";
+
+/// What client-go asks for, and what is sent: `@` is not allowed in a media type (kube-openapi).
+const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 impl OpenApi {
     pub fn new(served: Arc<Served>) -> Self {
@@ -58,9 +68,11 @@ impl OpenApi {
             INDEX => INDEX,
             other => other.strip_prefix("v3/")?,
         };
-        if !takes_json(headers) {
-            return Some(respond::plain_error(StatusCode::NOT_ACCEPTABLE, ""));
-        }
+        let key = match chosen_type(headers, key == V2) {
+            Some(PROTOBUF) => V2_PROTOBUF,
+            Some(_) => key,
+            None => return Some(respond::plain_error(StatusCode::NOT_ACCEPTABLE, "")),
+        };
         let document = self.document(key).await?;
         if let Some(hash) = query.get("hash").filter(|hash| !hash.is_empty()) {
             return Some(document.hashed(hash, path, headers));
@@ -80,12 +92,15 @@ impl OpenApi {
     }
 
     fn make(&self, key: &str) -> Option<Arc<Document>> {
-        let value = match key {
-            V2 => api::openapi::v2(self.served.resources()),
-            INDEX => self.index(),
-            path => api::openapi::v3(path, self.served.resources())?,
+        let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
+        let resources = self.served.resources();
+        let document = match key {
+            V2 => Document::new(JSON, &json(&api::openapi::v2(resources))),
+            V2_PROTOBUF => Document::new(PROTOBUF, &protobuf::encode(&api::openapi::v2(resources))),
+            INDEX => Document::new(JSON, &json(&self.index())),
+            path => Document::new(JSON, &json(&api::openapi::v3(path, resources)?)),
         };
-        let document = Arc::new(Document::new(&value));
+        let document = Arc::new(document);
         self.documents
             .lock()
             .insert(key.to_owned(), document.clone());
@@ -107,13 +122,13 @@ impl OpenApi {
 }
 
 impl Document {
-    fn new(value: &serde_json::Value) -> Self {
-        let bytes = apimachinery::codec::json::encode(value);
+    fn new(media_type: &'static str, bytes: &[u8]) -> Self {
         let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
-        encoder.write_all(&bytes).expect("a Vec takes all bytes");
+        encoder.write_all(bytes).expect("a Vec takes all bytes");
         let gzip = encoder.finish().expect("a Vec takes all bytes");
         Self {
-            etag: etag(&bytes),
+            media_type,
+            etag: etag(bytes),
             gzip: gzip.into(),
         }
     }
@@ -152,13 +167,13 @@ impl Document {
             response
         } else if gzip::is_accepted(headers) {
             let mut response =
-                respond::with_type(StatusCode::OK, "application/json", self.gzip.clone().into());
+                respond::with_type(StatusCode::OK, self.media_type, self.gzip.clone().into());
             response
                 .headers_mut()
                 .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             response
         } else {
-            respond::with_type(StatusCode::OK, "application/json", self.plain().into())
+            respond::with_type(StatusCode::OK, self.media_type, self.plain().into())
         };
         let headers = response.headers_mut();
         headers.insert(ETAG, self.etag.clone());
@@ -173,12 +188,17 @@ impl Document {
     }
 }
 
-fn takes_json(headers: &HeaderMap) -> bool {
+/// The best media type for the client; only v2 has protobuf.
+fn chosen_type(headers: &HeaderMap, v2: bool) -> Option<&'static str> {
     let clauses = negotiate::clauses(headers);
-    clauses.is_empty()
-        || clauses
-            .iter()
-            .any(|clause| matches!(clause.range, "*/*" | "application/*" | "application/json"))
+    if clauses.is_empty() {
+        return Some(JSON);
+    }
+    clauses.iter().find_map(|clause| match clause.range {
+        "*/*" | "application/*" | JSON => Some(JSON),
+        PROTOBUF_ASKED | PROTOBUF if v2 => Some(PROTOBUF),
+        _ => None,
+    })
 }
 
 /// An HTTP date.
