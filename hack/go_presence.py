@@ -251,6 +251,10 @@ ALWAYS_IN = {
     ("core.v1", "Event"): {"reportingComponent", "reportingInstance"},
     ("autoscaling.v2", "HorizontalPodAutoscalerStatus"): {"currentMetrics"},
 }
+# Required fields that are left out when absent all the same.
+OMITTED = table({
+    "IPAddressSpec": "parentRef",
+})
 # Parts of every object that are structs, unless this says otherwise.
 OBJECT_PARTS = {"metadata", "spec", "status"}
 NOT_PARTS = table({"CustomResourceSubresources": "status"})

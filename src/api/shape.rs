@@ -91,3 +91,96 @@ fn every_golden_object_fits_its_table_unchanged() {
         assert_eq!(difference("", &before, &object), None, "{name}");
     }
 }
+
+/// Objects a real kube-apiserver served right after its first start.
+fn boot_objects() -> Vec<(&'static crate::Resource, Value)> {
+    let Some(golden) = folder() else {
+        return Vec::new();
+    };
+    let path = golden.join("../../facts/boot-objects.json");
+    let Ok(text) = std::fs::read(&path) else {
+        println!("skipped: no objects at {}", path.display());
+        return Vec::new();
+    };
+    let all: Value = serde_json::from_slice(&text).expect("JSON");
+    let mut found = Vec::new();
+    for (path, objects) in all.as_object().expect("by path") {
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let resource = match parts.as_slice() {
+            ["api", version, plural] => crate::find("", version, plural),
+            ["apis", group, version, plural] => crate::find(group, version, plural),
+            _ => None,
+        };
+        let Some(resource) = resource else { continue };
+        found.extend(
+            objects
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|object| (resource, object.clone())),
+        );
+    }
+    found
+}
+
+#[test]
+fn objects_a_real_server_made_fit_unchanged() {
+    for (resource, before) in boot_objects() {
+        let mut object = before.clone();
+        conform(&mut object, resource.schema).expect("fits");
+        assert_eq!(
+            difference("", &before, &object),
+            None,
+            "{} {}",
+            resource.plural,
+            meta::name(&before)
+        );
+    }
+}
+
+#[test]
+fn owners_are_recorded_as_a_real_server_does() {
+    let mut checked = 0;
+    for (resource, mut object) in boot_objects() {
+        let Some(Value::Array(entries)) = meta::metadata_mut(&mut object).remove("managedFields")
+        else {
+            continue;
+        };
+        let [entry] = entries.as_slice() else {
+            continue;
+        };
+        let reset = FieldSet::of_paths(&["status"]);
+        let write = Write {
+            manager: entry["manager"].as_str().expect("a manager"),
+            api_version: entry["apiVersion"].as_str().expect("a version"),
+            subresource: entry
+                .get("subresource")
+                .and_then(Value::as_str)
+                .unwrap_or(""),
+            now: entry["time"].as_str().expect("a time"),
+            message: resource.schema,
+            reset: &reset,
+        };
+        update(&Value::Null, &mut object, &write);
+        let own = &object["metadata"]["managedFields"][0]["fieldsV1"];
+        let recorded = FieldSet::from_fields_v1(entry["fieldsV1"].clone()).expect("a set");
+        let mut own = FieldSet::from_fields_v1(own.clone()).expect("a set");
+        if matches!(resource.plural, "namespaces" | "services") {
+            // What the server added after the fields were counted has no owner: finalizers, addresses.
+            own = own.intersection(&recorded);
+        }
+        let (recorded, own) = (recorded.into_fields_v1(), own.into_fields_v1());
+        assert_eq!(
+            difference("", &recorded, &own),
+            None,
+            "{} {}",
+            resource.plural,
+            meta::name(&object)
+        );
+        checked += 1;
+    }
+    assert!(
+        checked > 100 || folder().is_none(),
+        "{checked} owners checked"
+    );
+}

@@ -3,7 +3,7 @@
 use apimachinery::schema::{Field as F, ListKey, ListKind, ListType, MapType, Message, Ref, SchemaOr, Type, Wire as W};
 
 static F_ADMISSION_V1_ADMISSION_REQUEST: [F; 15] = [
-    F::new("dryRun", Type::Bool, 0),
+    F::new("dryRun", Type::Bool, F::POINTER),
     F::new("kind", Type::message(&META_V1_GROUP_VERSION_KIND), 0),
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
@@ -21,11 +21,11 @@ static F_ADMISSION_V1_ADMISSION_REQUEST: [F; 15] = [
 static W_ADMISSION_V1_ADMISSION_REQUEST: [W; 15] = [W::field(1, 13), W::field(2, 1), W::field(3, 11), W::field(4, 12), W::field(5, 2), W::field(6, 3), W::field(7, 6), W::field(8, 14), W::field(9, 4), W::field(10, 5), W::field(11, 0), W::field(12, 7), W::field(13, 8), W::field(14, 9), W::field(15, 10)];
 pub static ADMISSION_V1_ADMISSION_REQUEST: Message = Message::new("io.k8s.api.admission.v1.AdmissionRequest", &F_ADMISSION_V1_ADMISSION_REQUEST, &W_ADMISSION_V1_ADMISSION_REQUEST);
 static F_ADMISSION_V1_ADMISSION_RESPONSE: [F; 7] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
-    F::new("patch", Type::Bytes, 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
+    F::new("patch", Type::Bytes, F::POINTER),
     F::new("patchType", Type::String, 0),
-    F::new("status", Type::message(&META_V1_STATUS), 0),
+    F::new("status", Type::message(&META_V1_STATUS), F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("warnings", Type::list(&LIST_0), 0)];
 static W_ADMISSION_V1_ADMISSION_RESPONSE: [W; 7] = [W::field(1, 5), W::field(2, 0), W::field(3, 4), W::field(4, 2), W::field(5, 3), W::field(6, 1), W::field(7, 6)];
@@ -38,7 +38,7 @@ static F_ADMISSION_V1_ADMISSION_REVIEW: [F; 4] = [
 static W_ADMISSION_V1_ADMISSION_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSION_V1_ADMISSION_REVIEW: Message = Message::new("io.k8s.api.admission.v1.AdmissionReview", &F_ADMISSION_V1_ADMISSION_REVIEW, &W_ADMISSION_V1_ADMISSION_REVIEW);
 static F_ADMISSION_V1BETA1_ADMISSION_REQUEST: [F; 15] = [
-    F::new("dryRun", Type::Bool, 0),
+    F::new("dryRun", Type::Bool, F::POINTER),
     F::new("kind", Type::message(&META_V1_GROUP_VERSION_KIND), 0),
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
@@ -56,11 +56,11 @@ static F_ADMISSION_V1BETA1_ADMISSION_REQUEST: [F; 15] = [
 static W_ADMISSION_V1BETA1_ADMISSION_REQUEST: [W; 15] = [W::field(1, 13), W::field(2, 1), W::field(3, 11), W::field(4, 12), W::field(5, 2), W::field(6, 3), W::field(7, 6), W::field(8, 14), W::field(9, 4), W::field(10, 5), W::field(11, 0), W::field(12, 7), W::field(13, 8), W::field(14, 9), W::field(15, 10)];
 pub static ADMISSION_V1BETA1_ADMISSION_REQUEST: Message = Message::new("io.k8s.api.admission.v1beta1.AdmissionRequest", &F_ADMISSION_V1BETA1_ADMISSION_REQUEST, &W_ADMISSION_V1BETA1_ADMISSION_REQUEST);
 static F_ADMISSION_V1BETA1_ADMISSION_RESPONSE: [F; 7] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
-    F::new("patch", Type::Bytes, 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
+    F::new("patch", Type::Bytes, F::POINTER),
     F::new("patchType", Type::String, 0),
-    F::new("status", Type::message(&META_V1_STATUS), 0),
+    F::new("status", Type::message(&META_V1_STATUS), F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("warnings", Type::list(&LIST_0), 0)];
 static W_ADMISSION_V1BETA1_ADMISSION_RESPONSE: [W; 7] = [W::field(1, 5), W::field(2, 0), W::field(3, 4), W::field(4, 2), W::field(5, 3), W::field(6, 1), W::field(7, 6)];
@@ -207,7 +207,7 @@ static F_ADMISSIONREGISTRATION_V1_RULE: [F; 4] = [
     F::new("apiGroups", Type::list(&LIST_0), 0),
     F::new("apiVersions", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_RULE: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1_RULE: Message = Message::new("io.k8s.api.admissionregistration.v1.Rule", &F_ADMISSIONREGISTRATION_V1_RULE, &W_ADMISSIONREGISTRATION_V1_RULE);
 static F_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: [F; 5] = [
@@ -332,13 +332,13 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: [F; 1] = [
 static W_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: [W; 1] = [W::field(1, 0)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration", &F_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: [F; 2] = [
-    F::new("key", Type::String, 0),
-    F::new("valueExpression", Type::String, 0)];
+    F::new("key", Type::String, F::ALWAYS),
+    F::new("valueExpression", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.AuditAnnotation", &F_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: [F; 2] = [
-    F::new("fieldRef", Type::String, 0),
-    F::new("warning", Type::String, 0)];
+    F::new("fieldRef", Type::String, F::ALWAYS),
+    F::new("warning", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: [W; 2] = [W::field(2, 0), W::field(3, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ExpressionWarning", &F_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING, &W_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_JSON_PATCH: [F; 1] = [
@@ -436,42 +436,42 @@ pub static ADMISSIONREGISTRATION_V1ALPHA1_TYPE_CHECKING: Message = Message::new(
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC), 0),
-    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_28), 0),
+    F::new("items", Type::list(&LIST_28), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [F; 4] = [
     F::new("matchResources", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES), 0),
     F::new("paramRef", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF), 0),
-    F::new("policyName", Type::String, 0),
-    F::new("validationActions", Type::list(&LIST_0), 0)];
+    F::new("policyName", Type::String, F::ALWAYS),
+    F::new("validationActions", Type::list(&LIST_0), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBindingSpec", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_29), 0),
+    F::new("items", Type::list(&LIST_29), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC: [F; 7] = [
     F::new("auditAnnotations", Type::list(&LIST_31), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_32), 0),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES), 0),
     F::new("paramKind", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND), 0),
@@ -486,10 +486,10 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: [F; 
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyStatus", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: [F; 4] = [
-    F::new("expression", Type::String, 0),
+    F::new("expression", Type::String, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("reason", Type::String, 0)];
+    F::new("reason", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.Validation", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: [F; 2] = [
@@ -502,13 +502,13 @@ static F_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: [F; 1] = [
 static W_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: [W; 1] = [W::field(1, 0)];
 pub static ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: [F; 2] = [
-    F::new("key", Type::String, 0),
-    F::new("valueExpression", Type::String, 0)];
+    F::new("key", Type::String, F::ALWAYS),
+    F::new("valueExpression", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.AuditAnnotation", &F_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION, &W_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: [F; 2] = [
-    F::new("fieldRef", Type::String, 0),
-    F::new("warning", Type::String, 0)];
+    F::new("fieldRef", Type::String, F::ALWAYS),
+    F::new("warning", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: [W; 2] = [W::field(2, 0), W::field(3, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ExpressionWarning", &F_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING, &W_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING);
 static F_ADMISSIONREGISTRATION_V1BETA1_JSON_PATCH: [F; 1] = [
@@ -573,32 +573,32 @@ static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: [F; 7] = 
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: [W; 7] = [W::field(1, 4), W::field(2, 2), W::field(3, 6), W::field(4, 3), W::field(5, 0), W::field(6, 1), W::field(7, 5)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: [F; 12] = [
-    F::new("admissionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("admissionReviewVersions", Type::list(&LIST_0), F::ALWAYS),
+    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), F::ALWAYS),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
-    F::new("matchPolicy", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("reinvocationPolicy", Type::String, 0),
+    F::new("reinvocationPolicy", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_41), 0),
-    F::new("sideEffects", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("sideEffects", Type::String, F::ALWAYS | F::POINTER),
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: [W; 12] = [W::field(1, 5), W::field(2, 1), W::field(3, 9), W::field(4, 2), W::field(5, 6), W::field(6, 10), W::field(7, 11), W::field(8, 0), W::field(9, 4), W::field(10, 8), W::field(11, 7), W::field(12, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhook", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_43), 0)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_44), 0),
+    F::new("items", Type::list(&LIST_44), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATION: [F; 3] = [
@@ -629,10 +629,10 @@ static F_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: [F; 4] = [
 static W_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: Message = Message::atomic("io.k8s.api.admissionregistration.v1beta1.ParamRef", &F_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF, &W_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF);
 static F_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: [F; 4] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS),
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ServiceReference", &F_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE, &W_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE);
 static F_ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING: [F; 1] = [
@@ -642,42 +642,42 @@ pub static ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING: Message = Message::new("
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC), 0),
-    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_46), 0),
+    F::new("items", Type::list(&LIST_46), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [F; 4] = [
     F::new("matchResources", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES), 0),
     F::new("paramRef", Type::message(&ADMISSIONREGISTRATION_V1BETA1_PARAM_REF), 0),
-    F::new("policyName", Type::String, 0),
-    F::new("validationActions", Type::list(&LIST_0), 0)];
+    F::new("policyName", Type::String, F::ALWAYS),
+    F::new("validationActions", Type::list(&LIST_0), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBindingSpec", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_47), 0),
+    F::new("items", Type::list(&LIST_47), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC: [F; 7] = [
     F::new("auditAnnotations", Type::list(&LIST_49), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES), 0),
     F::new("paramKind", Type::message(&ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND), 0),
@@ -692,38 +692,38 @@ static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: [F; 3
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyStatus", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: [F; 11] = [
-    F::new("admissionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("admissionReviewVersions", Type::list(&LIST_0), F::ALWAYS),
+    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), F::ALWAYS),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
-    F::new("matchPolicy", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("rules", Type::list(&LIST_41), 0),
-    F::new("sideEffects", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("sideEffects", Type::String, F::ALWAYS | F::POINTER),
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: [W; 11] = [W::field(1, 5), W::field(2, 1), W::field(3, 8), W::field(4, 2), W::field(5, 6), W::field(6, 9), W::field(7, 10), W::field(8, 0), W::field(9, 4), W::field(10, 7), W::field(11, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhook", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_51), 0)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_52), 0),
+    F::new("items", Type::list(&LIST_52), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATION: [F; 4] = [
-    F::new("expression", Type::String, 0),
+    F::new("expression", Type::String, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("reason", Type::String, 0)];
+    F::new("reason", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.Validation", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATION, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: [F; 2] = [
@@ -734,13 +734,13 @@ pub static ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Message = Message::atomic("io
 static F_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.WebhookClientConfig", &F_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG, &W_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG);
 static F_APIDISCOVERY_V2_API_GROUP_DISCOVERY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("versions", Type::list(&LIST_53), 0)];
 static W_APIDISCOVERY_V2_API_GROUP_DISCOVERY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static APIDISCOVERY_V2_API_GROUP_DISCOVERY: Message = Message::new("io.k8s.api.apidiscovery.v2.APIGroupDiscovery", &F_APIDISCOVERY_V2_API_GROUP_DISCOVERY, &W_APIDISCOVERY_V2_API_GROUP_DISCOVERY);
@@ -748,7 +748,7 @@ static F_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_54), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: Message = Message::new("io.k8s.api.apidiscovery.v2.APIGroupDiscoveryList", &F_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST, &W_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST);
 static F_APIDISCOVERY_V2_API_RESOURCE_DISCOVERY: [F; 8] = [
@@ -778,7 +778,7 @@ pub static APIDISCOVERY_V2_API_VERSION_DISCOVERY: Message = Message::new("io.k8s
 static F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("versions", Type::list(&LIST_58), 0)];
 static W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: Message = Message::new("io.k8s.api.apidiscovery.v2beta1.APIGroupDiscovery", &F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY, &W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY);
@@ -786,7 +786,7 @@ static F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_59), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: Message = Message::new("io.k8s.api.apidiscovery.v2beta1.APIGroupDiscoveryList", &F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST, &W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST);
 static F_APIDISCOVERY_V2BETA1_API_RESOURCE_DISCOVERY: [F; 8] = [
@@ -1091,30 +1091,30 @@ static W_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY: [W; 2] = [W::field(1, 1), W::fiel
 pub static APPS_V1_STATEFUL_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &F_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY, &W_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY);
 static F_APPS_V1BETA1_CONTROLLER_REVISION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Raw, 0),
+    F::new("data", Type::Raw, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("revision", Type::Int64, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("revision", Type::Int64, F::ALWAYS)];
 static W_APPS_V1BETA1_CONTROLLER_REVISION: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static APPS_V1BETA1_CONTROLLER_REVISION: Message = Message::new("io.k8s.api.apps.v1beta1.ControllerRevision", &F_APPS_V1BETA1_CONTROLLER_REVISION, &W_APPS_V1BETA1_CONTROLLER_REVISION);
 static F_APPS_V1BETA1_CONTROLLER_REVISION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_75), 0),
+    F::new("items", Type::list(&LIST_75), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_CONTROLLER_REVISION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_CONTROLLER_REVISION_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.ControllerRevisionList", &F_APPS_V1BETA1_CONTROLLER_REVISION_LIST, &W_APPS_V1BETA1_CONTROLLER_REVISION_LIST);
 static F_APPS_V1BETA1_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta1.Deployment", &F_APPS_V1BETA1_DEPLOYMENT, &W_APPS_V1BETA1_DEPLOYMENT);
 static F_APPS_V1BETA1_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1123,37 +1123,37 @@ static W_APPS_V1BETA1_DEPLOYMENT_CONDITION: [W; 6] = [W::field(1, 5), W::field(2
 pub static APPS_V1BETA1_DEPLOYMENT_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentCondition", &F_APPS_V1BETA1_DEPLOYMENT_CONDITION, &W_APPS_V1BETA1_DEPLOYMENT_CONDITION);
 static F_APPS_V1BETA1_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_76), 0),
+    F::new("items", Type::list(&LIST_76), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentList", &F_APPS_V1BETA1_DEPLOYMENT_LIST, &W_APPS_V1BETA1_DEPLOYMENT_LIST);
 static F_APPS_V1BETA1_DEPLOYMENT_ROLLBACK: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("rollbackTo", Type::message(&APPS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("updatedAnnotations", Type::map(&MAP_0), 0)];
+    F::new("updatedAnnotations", Type::map(&MAP_0), F::POINTER)];
 static W_APPS_V1BETA1_DEPLOYMENT_ROLLBACK: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static APPS_V1BETA1_DEPLOYMENT_ROLLBACK: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentRollback", &F_APPS_V1BETA1_DEPLOYMENT_ROLLBACK, &W_APPS_V1BETA1_DEPLOYMENT_ROLLBACK);
 static F_APPS_V1BETA1_DEPLOYMENT_SPEC: [F; 9] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("rollbackTo", Type::message(&APPS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&APPS_V1BETA1_DEPLOYMENT_STRATEGY), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&APPS_V1BETA1_DEPLOYMENT_STRATEGY), F::ALWAYS),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT_SPEC: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 8), W::field(4, 7), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(8, 5), W::field(9, 2)];
 pub static APPS_V1BETA1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentSpec", &F_APPS_V1BETA1_DEPLOYMENT_SPEC, &W_APPS_V1BETA1_DEPLOYMENT_SPEC);
 static F_APPS_V1BETA1_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_77), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA1_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -1164,7 +1164,7 @@ static F_APPS_V1BETA1_DEPLOYMENT_STRATEGY: [F; 2] = [
 static W_APPS_V1BETA1_DEPLOYMENT_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA1_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentStrategy", &F_APPS_V1BETA1_DEPLOYMENT_STRATEGY, &W_APPS_V1BETA1_DEPLOYMENT_STRATEGY);
 static F_APPS_V1BETA1_ROLLBACK_CONFIG: [F; 1] = [
-    F::new("revision", Type::Int64, 0)];
+    F::new("revision", Type::Int64, F::POINTER)];
 static W_APPS_V1BETA1_ROLLBACK_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_ROLLBACK_CONFIG: Message = Message::new("io.k8s.api.apps.v1beta1.RollbackConfig", &F_APPS_V1BETA1_ROLLBACK_CONFIG, &W_APPS_V1BETA1_ROLLBACK_CONFIG);
 static F_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: [F; 2] = [
@@ -1174,15 +1174,15 @@ static W_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: [W; 2] = [W::field(1, 1), W::fi
 pub static APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta1.RollingUpdateDeployment", &F_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &W_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT);
 static F_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [F; 2] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
-    F::new("partition", Type::Int32, 0)];
+    F::new("partition", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.RollingUpdateStatefulSetStrategy", &F_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &W_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY);
 static F_APPS_V1BETA1_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_SCALE_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_SCALE_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_SCALE: Message = Message::new("io.k8s.api.apps.v1beta1.Scale", &F_APPS_V1BETA1_SCALE, &W_APPS_V1BETA1_SCALE);
 static F_APPS_V1BETA1_SCALE_SPEC: [F; 1] = [
@@ -1190,21 +1190,21 @@ static F_APPS_V1BETA1_SCALE_SPEC: [F; 1] = [
 static W_APPS_V1BETA1_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_SCALE_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.ScaleSpec", &F_APPS_V1BETA1_SCALE_SPEC, &W_APPS_V1BETA1_SCALE_SPEC);
 static F_APPS_V1BETA1_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_APPS_V1BETA1_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static APPS_V1BETA1_SCALE_STATUS: Message = Message::new("io.k8s.api.apps.v1beta1.ScaleStatus", &F_APPS_V1BETA1_SCALE_STATUS, &W_APPS_V1BETA1_SCALE_STATUS);
 static F_APPS_V1BETA1_STATEFUL_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_STATEFUL_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_STATEFUL_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_STATEFUL_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_STATEFUL_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_STATEFUL_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_STATEFUL_SET: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSet", &F_APPS_V1BETA1_STATEFUL_SET, &W_APPS_V1BETA1_STATEFUL_SET);
 static F_APPS_V1BETA1_STATEFUL_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1213,13 +1213,13 @@ static W_APPS_V1BETA1_STATEFUL_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field
 pub static APPS_V1BETA1_STATEFUL_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetCondition", &F_APPS_V1BETA1_STATEFUL_SET_CONDITION, &W_APPS_V1BETA1_STATEFUL_SET_CONDITION);
 static F_APPS_V1BETA1_STATEFUL_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_78), 0),
+    F::new("items", Type::list(&LIST_78), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_STATEFUL_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_STATEFUL_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetList", &F_APPS_V1BETA1_STATEFUL_SET_LIST, &W_APPS_V1BETA1_STATEFUL_SET_LIST);
 static F_APPS_V1BETA1_STATEFUL_SET_ORDINALS: [F; 1] = [
-    F::new("start", Type::Int32, 0)];
+    F::new("start", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA1_STATEFUL_SET_ORDINALS: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_STATEFUL_SET_ORDINALS: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetOrdinals", &F_APPS_V1BETA1_STATEFUL_SET_ORDINALS, &W_APPS_V1BETA1_STATEFUL_SET_ORDINALS);
 static F_APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY: [F; 2] = [
@@ -1232,24 +1232,24 @@ static F_APPS_V1BETA1_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("ordinals", Type::message(&APPS_V1BETA1_STATEFUL_SET_ORDINALS), 0),
     F::new("persistentVolumeClaimRetentionPolicy", Type::message(&APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY), 0),
     F::new("podManagementPolicy", Type::String, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("serviceName", Type::String, 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY), 0),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY), F::ALWAYS),
     F::new("volumeClaimTemplates", Type::list(&LIST_79), 0)];
 static W_APPS_V1BETA1_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W::field(3, 8), W::field(4, 10), W::field(5, 7), W::field(6, 3), W::field(7, 9), W::field(8, 5), W::field(9, 0), W::field(10, 2), W::field(11, 1)];
 pub static APPS_V1BETA1_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetSpec", &F_APPS_V1BETA1_STATEFUL_SET_SPEC, &W_APPS_V1BETA1_STATEFUL_SET_SPEC);
 static F_APPS_V1BETA1_STATEFUL_SET_STATUS: [F; 10] = [
-    F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("availableReplicas", Type::Int32, F::ALWAYS),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_80), 0),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("currentRevision", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::ALWAYS),
     F::new("updateRevision", Type::String, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA1_STATEFUL_SET_STATUS: [W; 10] = [W::field(1, 5), W::field(2, 7), W::field(3, 6), W::field(4, 3), W::field(5, 9), W::field(6, 4), W::field(7, 8), W::field(9, 1), W::field(10, 2), W::field(11, 0)];
@@ -1261,29 +1261,29 @@ static W_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY: [W; 2] = [W::field(1, 1), W:
 pub static APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetUpdateStrategy", &F_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY, &W_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY);
 static F_APPS_V1BETA2_CONTROLLER_REVISION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Raw, 0),
+    F::new("data", Type::Raw, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("revision", Type::Int64, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("revision", Type::Int64, F::ALWAYS)];
 static W_APPS_V1BETA2_CONTROLLER_REVISION: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static APPS_V1BETA2_CONTROLLER_REVISION: Message = Message::new("io.k8s.api.apps.v1beta2.ControllerRevision", &F_APPS_V1BETA2_CONTROLLER_REVISION, &W_APPS_V1BETA2_CONTROLLER_REVISION);
 static F_APPS_V1BETA2_CONTROLLER_REVISION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_81), 0),
+    F::new("items", Type::list(&LIST_81), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_CONTROLLER_REVISION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_CONTROLLER_REVISION_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.ControllerRevisionList", &F_APPS_V1BETA2_CONTROLLER_REVISION_LIST, &W_APPS_V1BETA2_CONTROLLER_REVISION_LIST);
 static F_APPS_V1BETA2_DAEMON_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_DAEMON_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_DAEMON_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_DAEMON_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_DAEMON_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_DAEMON_SET: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSet", &F_APPS_V1BETA2_DAEMON_SET, &W_APPS_V1BETA2_DAEMON_SET);
 static F_APPS_V1BETA2_DAEMON_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1292,27 +1292,27 @@ static W_APPS_V1BETA2_DAEMON_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field(2
 pub static APPS_V1BETA2_DAEMON_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetCondition", &F_APPS_V1BETA2_DAEMON_SET_CONDITION, &W_APPS_V1BETA2_DAEMON_SET_CONDITION);
 static F_APPS_V1BETA2_DAEMON_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_82), 0),
+    F::new("items", Type::list(&LIST_82), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetList", &F_APPS_V1BETA2_DAEMON_SET_LIST, &W_APPS_V1BETA2_DAEMON_SET_LIST);
 static F_APPS_V1BETA2_DAEMON_SET_SPEC: [F; 5] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY), 0)];
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET_SPEC: [W; 5] = [W::field(1, 2), W::field(2, 3), W::field(3, 4), W::field(4, 0), W::field(6, 1)];
 pub static APPS_V1BETA2_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetSpec", &F_APPS_V1BETA2_DAEMON_SET_SPEC, &W_APPS_V1BETA2_DAEMON_SET_SPEC);
 static F_APPS_V1BETA2_DAEMON_SET_STATUS: [F; 10] = [
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_83), 0),
-    F::new("currentNumberScheduled", Type::Int32, 0),
-    F::new("desiredNumberScheduled", Type::Int32, 0),
+    F::new("currentNumberScheduled", Type::Int32, F::ALWAYS),
+    F::new("desiredNumberScheduled", Type::Int32, F::ALWAYS),
     F::new("numberAvailable", Type::Int32, 0),
-    F::new("numberMisscheduled", Type::Int32, 0),
-    F::new("numberReady", Type::Int32, 0),
+    F::new("numberMisscheduled", Type::Int32, F::ALWAYS),
+    F::new("numberReady", Type::Int32, F::ALWAYS),
     F::new("numberUnavailable", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("updatedNumberScheduled", Type::Int32, 0)];
@@ -1326,14 +1326,14 @@ pub static APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY: Message = Message::new("io.k
 static F_APPS_V1BETA2_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta2.Deployment", &F_APPS_V1BETA2_DEPLOYMENT, &W_APPS_V1BETA2_DEPLOYMENT);
 static F_APPS_V1BETA2_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1342,30 +1342,30 @@ static W_APPS_V1BETA2_DEPLOYMENT_CONDITION: [W; 6] = [W::field(1, 5), W::field(2
 pub static APPS_V1BETA2_DEPLOYMENT_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentCondition", &F_APPS_V1BETA2_DEPLOYMENT_CONDITION, &W_APPS_V1BETA2_DEPLOYMENT_CONDITION);
 static F_APPS_V1BETA2_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_84), 0),
+    F::new("items", Type::list(&LIST_84), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentList", &F_APPS_V1BETA2_DEPLOYMENT_LIST, &W_APPS_V1BETA2_DEPLOYMENT_LIST);
 static F_APPS_V1BETA2_DEPLOYMENT_SPEC: [F; 8] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&APPS_V1BETA2_DEPLOYMENT_STRATEGY), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&APPS_V1BETA2_DEPLOYMENT_STRATEGY), F::ALWAYS),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 5), W::field(3, 7), W::field(4, 6), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(9, 2)];
 pub static APPS_V1BETA2_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentSpec", &F_APPS_V1BETA2_DEPLOYMENT_SPEC, &W_APPS_V1BETA2_DEPLOYMENT_SPEC);
 static F_APPS_V1BETA2_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_85), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA2_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -1378,13 +1378,13 @@ pub static APPS_V1BETA2_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8s.api.
 static F_APPS_V1BETA2_REPLICA_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_REPLICA_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_REPLICA_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_REPLICA_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_REPLICA_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_REPLICA_SET: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSet", &F_APPS_V1BETA2_REPLICA_SET, &W_APPS_V1BETA2_REPLICA_SET);
 static F_APPS_V1BETA2_REPLICA_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1393,16 +1393,16 @@ static W_APPS_V1BETA2_REPLICA_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field(
 pub static APPS_V1BETA2_REPLICA_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetCondition", &F_APPS_V1BETA2_REPLICA_SET_CONDITION, &W_APPS_V1BETA2_REPLICA_SET_CONDITION);
 static F_APPS_V1BETA2_REPLICA_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_86), 0),
+    F::new("items", Type::list(&LIST_86), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetList", &F_APPS_V1BETA2_REPLICA_SET_LIST, &W_APPS_V1BETA2_REPLICA_SET_LIST);
 static F_APPS_V1BETA2_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static APPS_V1BETA2_REPLICA_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetSpec", &F_APPS_V1BETA2_REPLICA_SET_SPEC, &W_APPS_V1BETA2_REPLICA_SET_SPEC);
 static F_APPS_V1BETA2_REPLICA_SET_STATUS: [F; 7] = [
@@ -1411,8 +1411,8 @@ static F_APPS_V1BETA2_REPLICA_SET_STATUS: [F; 7] = [
     F::new("fullyLabeledReplicas", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0)];
+    F::new("replicas", Type::Int32, F::ALWAYS),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_REPLICA_SET_STATUS: [W; 7] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6)];
 pub static APPS_V1BETA2_REPLICA_SET_STATUS: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetStatus", &F_APPS_V1BETA2_REPLICA_SET_STATUS, &W_APPS_V1BETA2_REPLICA_SET_STATUS);
 static F_APPS_V1BETA2_ROLLING_UPDATE_DAEMON_SET: [F; 2] = [
@@ -1427,15 +1427,15 @@ static W_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT: [W; 2] = [W::field(1, 1), W::fi
 pub static APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta2.RollingUpdateDeployment", &F_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT, &W_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT);
 static F_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [F; 2] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
-    F::new("partition", Type::Int32, 0)];
+    F::new("partition", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta2.RollingUpdateStatefulSetStrategy", &F_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &W_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY);
 static F_APPS_V1BETA2_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_SCALE_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_SCALE_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_SCALE: Message = Message::new("io.k8s.api.apps.v1beta2.Scale", &F_APPS_V1BETA2_SCALE, &W_APPS_V1BETA2_SCALE);
 static F_APPS_V1BETA2_SCALE_SPEC: [F; 1] = [
@@ -1443,21 +1443,21 @@ static F_APPS_V1BETA2_SCALE_SPEC: [F; 1] = [
 static W_APPS_V1BETA2_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA2_SCALE_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.ScaleSpec", &F_APPS_V1BETA2_SCALE_SPEC, &W_APPS_V1BETA2_SCALE_SPEC);
 static F_APPS_V1BETA2_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_APPS_V1BETA2_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static APPS_V1BETA2_SCALE_STATUS: Message = Message::new("io.k8s.api.apps.v1beta2.ScaleStatus", &F_APPS_V1BETA2_SCALE_STATUS, &W_APPS_V1BETA2_SCALE_STATUS);
 static F_APPS_V1BETA2_STATEFUL_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_STATEFUL_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_STATEFUL_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_STATEFUL_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_STATEFUL_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_STATEFUL_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_STATEFUL_SET: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSet", &F_APPS_V1BETA2_STATEFUL_SET, &W_APPS_V1BETA2_STATEFUL_SET);
 static F_APPS_V1BETA2_STATEFUL_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1466,13 +1466,13 @@ static W_APPS_V1BETA2_STATEFUL_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field
 pub static APPS_V1BETA2_STATEFUL_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetCondition", &F_APPS_V1BETA2_STATEFUL_SET_CONDITION, &W_APPS_V1BETA2_STATEFUL_SET_CONDITION);
 static F_APPS_V1BETA2_STATEFUL_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_88), 0),
+    F::new("items", Type::list(&LIST_88), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_STATEFUL_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_STATEFUL_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetList", &F_APPS_V1BETA2_STATEFUL_SET_LIST, &W_APPS_V1BETA2_STATEFUL_SET_LIST);
 static F_APPS_V1BETA2_STATEFUL_SET_ORDINALS: [F; 1] = [
-    F::new("start", Type::Int32, 0)];
+    F::new("start", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_STATEFUL_SET_ORDINALS: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA2_STATEFUL_SET_ORDINALS: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetOrdinals", &F_APPS_V1BETA2_STATEFUL_SET_ORDINALS, &W_APPS_V1BETA2_STATEFUL_SET_ORDINALS);
 static F_APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY: [F; 2] = [
@@ -1485,24 +1485,24 @@ static F_APPS_V1BETA2_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("ordinals", Type::message(&APPS_V1BETA2_STATEFUL_SET_ORDINALS), 0),
     F::new("persistentVolumeClaimRetentionPolicy", Type::message(&APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY), 0),
     F::new("podManagementPolicy", Type::String, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("serviceName", Type::String, 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY), 0),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY), F::ALWAYS),
     F::new("volumeClaimTemplates", Type::list(&LIST_79), 0)];
 static W_APPS_V1BETA2_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W::field(3, 8), W::field(4, 10), W::field(5, 7), W::field(6, 3), W::field(7, 9), W::field(8, 5), W::field(9, 0), W::field(10, 2), W::field(11, 1)];
 pub static APPS_V1BETA2_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetSpec", &F_APPS_V1BETA2_STATEFUL_SET_SPEC, &W_APPS_V1BETA2_STATEFUL_SET_SPEC);
 static F_APPS_V1BETA2_STATEFUL_SET_STATUS: [F; 10] = [
-    F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("availableReplicas", Type::Int32, F::ALWAYS),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_89), 0),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("currentRevision", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::ALWAYS),
     F::new("updateRevision", Type::String, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA2_STATEFUL_SET_STATUS: [W; 10] = [W::field(1, 5), W::field(2, 7), W::field(3, 6), W::field(4, 3), W::field(5, 9), W::field(6, 4), W::field(7, 8), W::field(9, 1), W::field(10, 2), W::field(11, 0)];
@@ -1580,43 +1580,43 @@ pub static AUTHENTICATION_V1_USER_INFO: Message = Message::new("io.k8s.api.authe
 static F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: Message = Message::new("io.k8s.api.authentication.v1alpha1.SelfSubjectReview", &F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW, &W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW);
 static F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: [F; 1] = [
-    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: [W; 1] = [W::field(1, 0)];
 pub static AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1alpha1.SelfSubjectReviewStatus", &F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS, &W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: Message = Message::new("io.k8s.api.authentication.v1beta1.SelfSubjectReview", &F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW, &W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW);
 static F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: [F; 1] = [
-    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: [W; 1] = [W::field(1, 0)];
 pub static AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1beta1.SelfSubjectReviewStatus", &F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS, &W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReview", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: [F; 2] = [
     F::new("audiences", Type::list(&LIST_0), 0),
-    F::new("token", Type::String, 0)];
+    F::new("token", Type::String, F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReviewSpec", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [F; 4] = [
     F::new("audiences", Type::list(&LIST_0), 0),
     F::new("authenticated", Type::Bool, 0),
     F::new("error", Type::String, 0),
-    F::new("user", Type::message(&AUTHENTICATION_V1BETA1_USER_INFO), 0)];
+    F::new("user", Type::message(&AUTHENTICATION_V1BETA1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReviewStatus", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_USER_INFO: [F; 4] = [
@@ -1732,9 +1732,9 @@ pub static AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS: Message = Message::new(
 static F_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.LocalSubjectAccessReview", &F_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: [F; 2] = [
@@ -1744,7 +1744,7 @@ static W_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: [W; 2] = [W::field(1, 0)
 pub static AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: Message = Message::new("io.k8s.api.authorization.v1beta1.NonResourceAttributes", &F_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES, &W_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES);
 static F_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: [F; 2] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: Message = Message::new("io.k8s.api.authorization.v1beta1.NonResourceRule", &F_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE, &W_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE);
 static F_AUTHORIZATION_V1BETA1_RESOURCE_ATTRIBUTES: [F; 9] = [
@@ -1763,15 +1763,15 @@ static F_AUTHORIZATION_V1BETA1_RESOURCE_RULE: [F; 4] = [
     F::new("apiGroups", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_RESOURCE_RULE: [W; 4] = [W::field(1, 3), W::field(2, 0), W::field(3, 2), W::field(4, 1)];
 pub static AUTHORIZATION_V1BETA1_RESOURCE_RULE: Message = Message::new("io.k8s.api.authorization.v1beta1.ResourceRule", &F_AUTHORIZATION_V1BETA1_RESOURCE_RULE, &W_AUTHORIZATION_V1BETA1_RESOURCE_RULE);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SelfSubjectAccessReview", &F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: [F; 2] = [
@@ -1782,9 +1782,9 @@ pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: Message = Mess
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SelfSubjectRulesReview", &F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW, &W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC: [F; 1] = [
@@ -1794,9 +1794,9 @@ pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC: Message = Messa
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReview", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
@@ -1809,7 +1809,7 @@ static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
 static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [W; 6] = [W::field(1, 3), W::field(2, 2), W::field(3, 5), W::field(4, 1), W::field(5, 0), W::field(6, 4)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReviewSpec", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: [F; 4] = [
-    F::new("allowed", Type::Bool, 0),
+    F::new("allowed", Type::Bool, F::ALWAYS),
     F::new("denied", Type::Bool, 0),
     F::new("evaluationError", Type::String, 0),
     F::new("reason", Type::String, 0)];
@@ -1817,23 +1817,23 @@ static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: [W; 4] = [W::field(
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReviewStatus", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: [F; 4] = [
     F::new("evaluationError", Type::String, 0),
-    F::new("incomplete", Type::Bool, 0),
-    F::new("nonResourceRules", Type::list(&LIST_96), 0),
-    F::new("resourceRules", Type::list(&LIST_95), 0)];
+    F::new("incomplete", Type::Bool, F::ALWAYS),
+    F::new("nonResourceRules", Type::list(&LIST_96), F::ALWAYS),
+    F::new("resourceRules", Type::list(&LIST_95), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 1), W::field(4, 0)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectRulesReviewStatus", &F_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS, &W_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS);
 static F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: [F; 4] = [
-    F::new("container", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("targetAverageUtilization", Type::Int32, 0),
+    F::new("container", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("targetAverageUtilization", Type::Int32, F::POINTER),
     F::new("targetAverageValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(5, 0)];
 pub static AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ContainerResourceMetricSource", &F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE, &W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE);
 static F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: [F; 4] = [
-    F::new("container", Type::String, 0),
-    F::new("currentAverageUtilization", Type::Int32, 0),
+    F::new("container", Type::String, F::ALWAYS),
+    F::new("currentAverageUtilization", Type::Int32, F::POINTER),
     F::new("currentAverageValue", Type::Quantity, 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 1), W::field(3, 2), W::field(4, 0)];
 pub static AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.ContainerResourceMetricStatus", &F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS, &W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS);
 static F_AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE: [F; 3] = [
@@ -1865,12 +1865,12 @@ static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: [F; 5] = [
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
-    F::new("observedGeneration", Type::Int64, 0),
+    F::new("observedGeneration", Type::Int64, F::POINTER),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 3), W::field(5, 1), W::field(6, 2)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerCondition", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: [F; 4] = [
@@ -1901,7 +1901,7 @@ static F_AUTOSCALING_V1_METRIC_SPEC: [F; 6] = [
     F::new("object", Type::message(&AUTOSCALING_V1_OBJECT_METRIC_SOURCE), 0),
     F::new("pods", Type::message(&AUTOSCALING_V1_PODS_METRIC_SOURCE), 0),
     F::new("resource", Type::message(&AUTOSCALING_V1_RESOURCE_METRIC_SOURCE), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_METRIC_SPEC: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 1), W::field(7, 0)];
 pub static AUTOSCALING_V1_METRIC_SPEC: Message = Message::new("io.k8s.api.autoscaling.v1.MetricSpec", &F_AUTOSCALING_V1_METRIC_SPEC, &W_AUTOSCALING_V1_METRIC_SPEC);
 static F_AUTOSCALING_V1_METRIC_STATUS: [F; 6] = [
@@ -1910,14 +1910,14 @@ static F_AUTOSCALING_V1_METRIC_STATUS: [F; 6] = [
     F::new("object", Type::message(&AUTOSCALING_V1_OBJECT_METRIC_STATUS), 0),
     F::new("pods", Type::message(&AUTOSCALING_V1_PODS_METRIC_STATUS), 0),
     F::new("resource", Type::message(&AUTOSCALING_V1_RESOURCE_METRIC_STATUS), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_METRIC_STATUS: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 1), W::field(7, 0)];
 pub static AUTOSCALING_V1_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.MetricStatus", &F_AUTOSCALING_V1_METRIC_STATUS, &W_AUTOSCALING_V1_METRIC_STATUS);
 static F_AUTOSCALING_V1_OBJECT_METRIC_SOURCE: [F; 5] = [
     F::new("averageValue", Type::Quantity, 0),
     F::new("metricName", Type::String, 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("target", Type::message(&AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE), 0),
+    F::new("target", Type::message(&AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE), F::ALWAYS),
     F::new("targetValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_OBJECT_METRIC_SOURCE: [W; 5] = [W::field(1, 3), W::field(2, 1), W::field(3, 4), W::field(4, 2), W::field(5, 0)];
 pub static AUTOSCALING_V1_OBJECT_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ObjectMetricSource", &F_AUTOSCALING_V1_OBJECT_METRIC_SOURCE, &W_AUTOSCALING_V1_OBJECT_METRIC_SOURCE);
@@ -1942,15 +1942,15 @@ static F_AUTOSCALING_V1_PODS_METRIC_STATUS: [F; 3] = [
 static W_AUTOSCALING_V1_PODS_METRIC_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static AUTOSCALING_V1_PODS_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.PodsMetricStatus", &F_AUTOSCALING_V1_PODS_METRIC_STATUS, &W_AUTOSCALING_V1_PODS_METRIC_STATUS);
 static F_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: [F; 3] = [
-    F::new("name", Type::String, 0),
-    F::new("targetAverageUtilization", Type::Int32, 0),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("targetAverageUtilization", Type::Int32, F::POINTER),
     F::new("targetAverageValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ResourceMetricSource", &F_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE, &W_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE);
 static F_AUTOSCALING_V1_RESOURCE_METRIC_STATUS: [F; 3] = [
-    F::new("currentAverageUtilization", Type::Int32, 0),
+    F::new("currentAverageUtilization", Type::Int32, F::POINTER),
     F::new("currentAverageValue", Type::Quantity, 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_RESOURCE_METRIC_STATUS: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static AUTOSCALING_V1_RESOURCE_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.ResourceMetricStatus", &F_AUTOSCALING_V1_RESOURCE_METRIC_STATUS, &W_AUTOSCALING_V1_RESOURCE_METRIC_STATUS);
 static F_AUTOSCALING_V1_SCALE: [F; 5] = [
@@ -2265,27 +2265,27 @@ pub static BATCH_V1_UNCOUNTED_TERMINATED_PODS: Message = Message::new("io.k8s.ap
 static F_BATCH_V1BETA1_CRON_JOB: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1BETA1_CRON_JOB_SPEC), 0),
-    F::new("status", Type::message(&BATCH_V1BETA1_CRON_JOB_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1BETA1_CRON_JOB_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&BATCH_V1BETA1_CRON_JOB_STATUS), F::ALWAYS)];
 static W_BATCH_V1BETA1_CRON_JOB: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static BATCH_V1BETA1_CRON_JOB: Message = Message::new("io.k8s.api.batch.v1beta1.CronJob", &F_BATCH_V1BETA1_CRON_JOB, &W_BATCH_V1BETA1_CRON_JOB);
 static F_BATCH_V1BETA1_CRON_JOB_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_112), 0),
+    F::new("items", Type::list(&LIST_112), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_BATCH_V1BETA1_CRON_JOB_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static BATCH_V1BETA1_CRON_JOB_LIST: Message = Message::new("io.k8s.api.batch.v1beta1.CronJobList", &F_BATCH_V1BETA1_CRON_JOB_LIST, &W_BATCH_V1BETA1_CRON_JOB_LIST);
 static F_BATCH_V1BETA1_CRON_JOB_SPEC: [F; 8] = [
     F::new("concurrencyPolicy", Type::String, 0),
-    F::new("failedJobsHistoryLimit", Type::Int32, 0),
-    F::new("jobTemplate", Type::message(&BATCH_V1BETA1_JOB_TEMPLATE_SPEC), 0),
-    F::new("schedule", Type::String, 0),
-    F::new("startingDeadlineSeconds", Type::Int64, 0),
-    F::new("successfulJobsHistoryLimit", Type::Int32, 0),
-    F::new("suspend", Type::Bool, 0),
-    F::new("timeZone", Type::String, 0)];
+    F::new("failedJobsHistoryLimit", Type::Int32, F::POINTER),
+    F::new("jobTemplate", Type::message(&BATCH_V1BETA1_JOB_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("schedule", Type::String, F::ALWAYS),
+    F::new("startingDeadlineSeconds", Type::Int64, F::POINTER),
+    F::new("successfulJobsHistoryLimit", Type::Int32, F::POINTER),
+    F::new("suspend", Type::Bool, F::POINTER),
+    F::new("timeZone", Type::String, F::POINTER)];
 static W_BATCH_V1BETA1_CRON_JOB_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 4), W::field(3, 0), W::field(4, 6), W::field(5, 2), W::field(6, 5), W::field(7, 1), W::field(8, 7)];
 pub static BATCH_V1BETA1_CRON_JOB_SPEC: Message = Message::new("io.k8s.api.batch.v1beta1.CronJobSpec", &F_BATCH_V1BETA1_CRON_JOB_SPEC, &W_BATCH_V1BETA1_CRON_JOB_SPEC);
 static F_BATCH_V1BETA1_CRON_JOB_STATUS: [F; 3] = [
@@ -2297,8 +2297,8 @@ pub static BATCH_V1BETA1_CRON_JOB_STATUS: Message = Message::new("io.k8s.api.bat
 static F_BATCH_V1BETA1_JOB_TEMPLATE_SPEC: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), F::ALWAYS)];
 static W_BATCH_V1BETA1_JOB_TEMPLATE_SPEC: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static BATCH_V1BETA1_JOB_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.batch.v1beta1.JobTemplateSpec", &F_BATCH_V1BETA1_JOB_TEMPLATE_SPEC, &W_BATCH_V1BETA1_JOB_TEMPLATE_SPEC);
 static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST: [F; 5] = [
@@ -2399,52 +2399,52 @@ pub static CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS: Message = Message::ne
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC), F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE);
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_119), 0),
+    F::new("items", Type::list(&LIST_119), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleList", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST);
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: [F; 2] = [
     F::new("signerName", Type::String, 0),
-    F::new("trustBundle", Type::String, 0)];
+    F::new("trustBundle", Type::String, F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC), 0),
-    F::new("status", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequest", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 3), W::field(3, 2), W::field(4, 1), W::field(5, 0), W::field(6, 4)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequestCondition", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_120), 0),
+    F::new("items", Type::list(&LIST_120), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequestList", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC: [F; 8] = [
-    F::new("expirationSeconds", Type::Int32, 0),
+    F::new("expirationSeconds", Type::Int32, F::POINTER),
     F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_0), 0),
-    F::new("request", Type::Bytes, 0),
-    F::new("signerName", Type::String, 0),
+    F::new("request", Type::Bytes, F::ALWAYS),
+    F::new("signerName", Type::String, F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("usages", Type::list(&LIST_0), 0),
     F::new("username", Type::String, 0)];
@@ -2562,8 +2562,8 @@ pub static COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC: Message = Message::new("i
 static F_COORDINATION_V1BETA1_LEASE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&COORDINATION_V1BETA1_LEASE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&COORDINATION_V1BETA1_LEASE_SPEC), F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static COORDINATION_V1BETA1_LEASE: Message = Message::new("io.k8s.api.coordination.v1beta1.Lease", &F_COORDINATION_V1BETA1_LEASE, &W_COORDINATION_V1BETA1_LEASE);
 static F_COORDINATION_V1BETA1_LEASE_CANDIDATE: [F; 4] = [
@@ -2591,19 +2591,19 @@ static W_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC: [W; 6] = [W::field(1, 2), W:
 pub static COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec", &F_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC, &W_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC);
 static F_COORDINATION_V1BETA1_LEASE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_127), 0),
+    F::new("items", Type::list(&LIST_127), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1BETA1_LEASE_LIST: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseList", &F_COORDINATION_V1BETA1_LEASE_LIST, &W_COORDINATION_V1BETA1_LEASE_LIST);
 static F_COORDINATION_V1BETA1_LEASE_SPEC: [F; 7] = [
     F::new("acquireTime", Type::MicroTime, 0),
-    F::new("holderIdentity", Type::String, 0),
-    F::new("leaseDurationSeconds", Type::Int32, 0),
-    F::new("leaseTransitions", Type::Int32, 0),
-    F::new("preferredHolder", Type::String, 0),
+    F::new("holderIdentity", Type::String, F::POINTER),
+    F::new("leaseDurationSeconds", Type::Int32, F::POINTER),
+    F::new("leaseTransitions", Type::Int32, F::POINTER),
+    F::new("preferredHolder", Type::String, F::POINTER),
     F::new("renewTime", Type::MicroTime, 0),
-    F::new("strategy", Type::String, 0)];
+    F::new("strategy", Type::String, F::POINTER)];
 static W_COORDINATION_V1BETA1_LEASE_SPEC: [W; 7] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 5), W::field(5, 3), W::field(6, 6), W::field(7, 4)];
 pub static COORDINATION_V1BETA1_LEASE_SPEC: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseSpec", &F_COORDINATION_V1BETA1_LEASE_SPEC, &W_COORDINATION_V1BETA1_LEASE_SPEC);
 static F_CORE_V1_AWS_ELASTIC_BLOCK_STORE_VOLUME_SOURCE: [F; 4] = [
@@ -3036,8 +3036,8 @@ static F_CORE_V1_EPHEMERAL_CONTAINER_COMMON: [F; 25] = [
     F::new("ports", Type::list(&LIST_147), 0),
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_152), 0),
-    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
-    F::new("restartPolicy", Type::String, 0),
+    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), F::ALWAYS),
+    F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_153), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
     F::new("startupProbe", Type::message(&CORE_V1_PROBE), 0),
@@ -3291,7 +3291,7 @@ static F_CORE_V1_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_159), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_LIST: Message = Message::new("io.k8s.api.core.v1.List", &F_CORE_V1_LIST, &W_CORE_V1_LIST);
 static F_CORE_V1_LOAD_BALANCER_INGRESS: [F; 4] = [
@@ -3700,10 +3700,10 @@ static F_CORE_V1_POD_ATTACH_OPTIONS: [F; 7] = [
     F::new("apiVersion", Type::String, 0),
     F::new("container", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("stderr", Type::Bool, 0),
-    F::new("stdin", Type::Bool, 0),
-    F::new("stdout", Type::Bool, 0),
-    F::new("tty", Type::Bool, 0)];
+    F::new("stderr", Type::Bool, F::POINTER),
+    F::new("stdin", Type::Bool, F::POINTER),
+    F::new("stdout", Type::Bool, F::POINTER),
+    F::new("tty", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_ATTACH_OPTIONS: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 3), W::field(4, 6), W::field(5, 1)];
 pub static CORE_V1_POD_ATTACH_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodAttachOptions", &F_CORE_V1_POD_ATTACH_OPTIONS, &W_CORE_V1_POD_ATTACH_OPTIONS);
 static F_CORE_V1_POD_CERTIFICATE_PROJECTION: [F; 8] = [
@@ -3743,10 +3743,10 @@ static F_CORE_V1_POD_EXEC_OPTIONS: [F; 8] = [
     F::new("command", Type::list(&LIST_0), 0),
     F::new("container", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("stderr", Type::Bool, 0),
-    F::new("stdin", Type::Bool, 0),
-    F::new("stdout", Type::Bool, 0),
-    F::new("tty", Type::Bool, 0)];
+    F::new("stderr", Type::Bool, F::POINTER),
+    F::new("stdin", Type::Bool, F::POINTER),
+    F::new("stdout", Type::Bool, F::POINTER),
+    F::new("tty", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_EXEC_OPTIONS: [W; 6] = [W::field(1, 5), W::field(2, 6), W::field(3, 4), W::field(4, 7), W::field(5, 2), W::field(6, 1)];
 pub static CORE_V1_POD_EXEC_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodExecOptions", &F_CORE_V1_POD_EXEC_OPTIONS, &W_CORE_V1_POD_EXEC_OPTIONS);
 static F_CORE_V1_POD_EXTENDED_RESOURCE_CLAIM_STATUS: [F; 2] = [
@@ -3768,16 +3768,16 @@ pub static CORE_V1_POD_LIST: Message = Message::new("io.k8s.api.core.v1.PodList"
 static F_CORE_V1_POD_LOG_OPTIONS: [F; 12] = [
     F::new("apiVersion", Type::String, 0),
     F::new("container", Type::String, 0),
-    F::new("follow", Type::Bool, 0),
-    F::new("insecureSkipTLSVerifyBackend", Type::Bool, 0),
+    F::new("follow", Type::Bool, F::POINTER),
+    F::new("insecureSkipTLSVerifyBackend", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("limitBytes", Type::Int64, 0),
-    F::new("previous", Type::Bool, 0),
-    F::new("sinceSeconds", Type::Int64, 0),
+    F::new("limitBytes", Type::Int64, F::POINTER),
+    F::new("previous", Type::Bool, F::POINTER),
+    F::new("sinceSeconds", Type::Int64, F::POINTER),
     F::new("sinceTime", Type::Time, 0),
     F::new("stream", Type::String, 0),
-    F::new("tailLines", Type::Int64, 0),
-    F::new("timestamps", Type::Bool, 0)];
+    F::new("tailLines", Type::Int64, F::POINTER),
+    F::new("timestamps", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_LOG_OPTIONS: [W; 10] = [W::field(1, 1), W::field(2, 2), W::field(3, 6), W::field(4, 7), W::field(5, 8), W::field(6, 11), W::field(7, 10), W::field(8, 5), W::field(9, 3), W::field(10, 9)];
 pub static CORE_V1_POD_LOG_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodLogOptions", &F_CORE_V1_POD_LOG_OPTIONS, &W_CORE_V1_POD_LOG_OPTIONS);
 static F_CORE_V1_POD_OS: [F; 1] = [
@@ -3787,7 +3787,7 @@ pub static CORE_V1_POD_OS: Message = Message::new("io.k8s.api.core.v1.PodOS", &F
 static F_CORE_V1_POD_PORT_FORWARD_OPTIONS: [F; 3] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("ports", Type::list(&LIST_183), 0)];
+    F::new("ports", Type::list(&LIST_183), F::POINTER)];
 static W_CORE_V1_POD_PORT_FORWARD_OPTIONS: [W; 1] = [W::field(1, 2)];
 pub static CORE_V1_POD_PORT_FORWARD_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodPortForwardOptions", &F_CORE_V1_POD_PORT_FORWARD_OPTIONS, &W_CORE_V1_POD_PORT_FORWARD_OPTIONS);
 static F_CORE_V1_POD_PROXY_OPTIONS: [F; 3] = [
@@ -3948,7 +3948,7 @@ static F_CORE_V1_PORTWORX_VOLUME_SOURCE: [F; 3] = [
 static W_CORE_V1_PORTWORX_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_PORTWORX_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.PortworxVolumeSource", &F_CORE_V1_PORTWORX_VOLUME_SOURCE, &W_CORE_V1_PORTWORX_VOLUME_SOURCE);
 static F_CORE_V1_PRECONDITIONS: [F; 1] = [
-    F::new("uid", Type::String, 0)];
+    F::new("uid", Type::String, F::POINTER)];
 static W_CORE_V1_PRECONDITIONS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_PRECONDITIONS: Message = Message::new("io.k8s.api.core.v1.Preconditions", &F_CORE_V1_PRECONDITIONS, &W_CORE_V1_PRECONDITIONS);
 static F_CORE_V1_PREFER_AVOID_PODS_ENTRY: [F; 4] = [
@@ -4022,9 +4022,9 @@ static W_CORE_V1_RBD_VOLUME_SOURCE: [W; 8] = [W::field(1, 3), W::field(2, 1), W:
 pub static CORE_V1_RBD_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.RBDVolumeSource", &F_CORE_V1_RBD_VOLUME_SOURCE, &W_CORE_V1_RBD_VOLUME_SOURCE);
 static F_CORE_V1_RANGE_ALLOCATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Bytes, 0),
+    F::new("data", Type::Bytes, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("range", Type::String, 0)];
 static W_CORE_V1_RANGE_ALLOCATION: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 1)];
 pub static CORE_V1_RANGE_ALLOCATION: Message = Message::new("io.k8s.api.core.v1.RangeAllocation", &F_CORE_V1_RANGE_ALLOCATION, &W_CORE_V1_RANGE_ALLOCATION);
@@ -4597,19 +4597,19 @@ static F_DISCOVERY_V1_FOR_ZONE: [F; 1] = [
 static W_DISCOVERY_V1_FOR_ZONE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1_FOR_ZONE: Message = Message::new("io.k8s.api.discovery.v1.ForZone", &F_DISCOVERY_V1_FOR_ZONE, &W_DISCOVERY_V1_FOR_ZONE);
 static F_DISCOVERY_V1BETA1_ENDPOINT: [F; 7] = [
-    F::new("addresses", Type::list(&LIST_0), 0),
-    F::new("conditions", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS), 0),
+    F::new("addresses", Type::list(&LIST_0), F::ALWAYS),
+    F::new("conditions", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS), F::ALWAYS),
     F::new("hints", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_HINTS), 0),
-    F::new("hostname", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
+    F::new("hostname", Type::String, F::POINTER),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("targetRef", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
-    F::new("topology", Type::map(&MAP_0), 0)];
+    F::new("topology", Type::map(&MAP_0), F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT: [W; 7] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 5), W::field(5, 6), W::field(6, 4), W::field(7, 2)];
 pub static DISCOVERY_V1BETA1_ENDPOINT: Message = Message::new("io.k8s.api.discovery.v1beta1.Endpoint", &F_DISCOVERY_V1BETA1_ENDPOINT, &W_DISCOVERY_V1BETA1_ENDPOINT);
 static F_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: [F; 3] = [
-    F::new("ready", Type::Bool, 0),
-    F::new("serving", Type::Bool, 0),
-    F::new("terminating", Type::Bool, 0)];
+    F::new("ready", Type::Bool, F::POINTER),
+    F::new("serving", Type::Bool, F::POINTER),
+    F::new("terminating", Type::Bool, F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointConditions", &F_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS, &W_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS);
 static F_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [F; 2] = [
@@ -4618,34 +4618,34 @@ static F_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [F; 2] = [
 static W_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_HINTS: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointHints", &F_DISCOVERY_V1BETA1_ENDPOINT_HINTS, &W_DISCOVERY_V1BETA1_ENDPOINT_HINTS);
 static F_DISCOVERY_V1BETA1_ENDPOINT_PORT: [F; 4] = [
-    F::new("appProtocol", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("port", Type::Int32, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("appProtocol", Type::String, F::POINTER),
+    F::new("name", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER),
+    F::new("protocol", Type::String, F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_PORT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_PORT: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointPort", &F_DISCOVERY_V1BETA1_ENDPOINT_PORT, &W_DISCOVERY_V1BETA1_ENDPOINT_PORT);
 static F_DISCOVERY_V1BETA1_ENDPOINT_SLICE: [F; 6] = [
-    F::new("addressType", Type::String, 0),
+    F::new("addressType", Type::String, F::ALWAYS),
     F::new("apiVersion", Type::String, 0),
     F::new("endpoints", Type::list(&LIST_226), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("ports", Type::list(&LIST_227), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("ports", Type::list(&LIST_227), F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_SLICE: [W; 4] = [W::field(1, 4), W::field(2, 2), W::field(3, 5), W::field(4, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_SLICE: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointSlice", &F_DISCOVERY_V1BETA1_ENDPOINT_SLICE, &W_DISCOVERY_V1BETA1_ENDPOINT_SLICE);
 static F_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_228), 0),
+    F::new("items", Type::list(&LIST_228), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointSliceList", &F_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST, &W_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST);
 static F_DISCOVERY_V1BETA1_FOR_NODE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_FOR_NODE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1BETA1_FOR_NODE: Message = Message::new("io.k8s.api.discovery.v1beta1.ForNode", &F_DISCOVERY_V1BETA1_FOR_NODE, &W_DISCOVERY_V1BETA1_FOR_NODE);
 static F_DISCOVERY_V1BETA1_FOR_ZONE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_FOR_ZONE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1BETA1_FOR_ZONE: Message = Message::new("io.k8s.api.discovery.v1beta1.ForZone", &F_DISCOVERY_V1BETA1_FOR_ZONE, &W_DISCOVERY_V1BETA1_FOR_ZONE);
 static F_EVENTS_V1_EVENT: [F; 17] = [
@@ -4684,15 +4684,15 @@ static F_EVENTS_V1BETA1_EVENT: [F; 17] = [
     F::new("action", Type::String, 0),
     F::new("apiVersion", Type::String, 0),
     F::new("deprecatedCount", Type::Int32, 0),
-    F::new("deprecatedFirstTimestamp", Type::Time, 0),
-    F::new("deprecatedLastTimestamp", Type::Time, 0),
-    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), 0),
-    F::new("eventTime", Type::MicroTime, 0),
+    F::new("deprecatedFirstTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedLastTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), F::ALWAYS),
+    F::new("eventTime", Type::MicroTime, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("note", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
+    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), F::ALWAYS),
     F::new("related", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
     F::new("reportingController", Type::String, 0),
     F::new("reportingInstance", Type::String, 0),
@@ -4702,26 +4702,26 @@ static W_EVENTS_V1BETA1_EVENT: [W; 15] = [W::field(1, 8), W::field(2, 6), W::fie
 pub static EVENTS_V1BETA1_EVENT: Message = Message::new("io.k8s.api.events.v1beta1.Event", &F_EVENTS_V1BETA1_EVENT, &W_EVENTS_V1BETA1_EVENT);
 static F_EVENTS_V1BETA1_EVENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_230), 0),
+    F::new("items", Type::list(&LIST_230), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EVENTS_V1BETA1_EVENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EVENTS_V1BETA1_EVENT_LIST: Message = Message::new("io.k8s.api.events.v1beta1.EventList", &F_EVENTS_V1BETA1_EVENT_LIST, &W_EVENTS_V1BETA1_EVENT_LIST);
 static F_EVENTS_V1BETA1_EVENT_SERIES: [F; 2] = [
-    F::new("count", Type::Int32, 0),
-    F::new("lastObservedTime", Type::MicroTime, 0)];
+    F::new("count", Type::Int32, F::ALWAYS),
+    F::new("lastObservedTime", Type::MicroTime, F::ALWAYS)];
 static W_EVENTS_V1BETA1_EVENT_SERIES: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static EVENTS_V1BETA1_EVENT_SERIES: Message = Message::new("io.k8s.api.events.v1beta1.EventSeries", &F_EVENTS_V1BETA1_EVENT_SERIES, &W_EVENTS_V1BETA1_EVENT_SERIES);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSet", &F_EXTENSIONS_V1BETA1_DAEMON_SET, &W_EXTENSIONS_V1BETA1_DAEMON_SET);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4732,26 +4732,26 @@ static F_EXTENSIONS_V1BETA1_DAEMON_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_231), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSetList", &F_EXTENSIONS_V1BETA1_DAEMON_SET_LIST, &W_EXTENSIONS_V1BETA1_DAEMON_SET_LIST);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: [F; 6] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
     F::new("templateGeneration", Type::Int64, 0),
-    F::new("updateStrategy", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY), 0)];
+    F::new("updateStrategy", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: [W; 6] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 0), W::field(5, 4), W::field(6, 1)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSetSpec", &F_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC, &W_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_STATUS: [F; 10] = [
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_232), 0),
-    F::new("currentNumberScheduled", Type::Int32, 0),
-    F::new("desiredNumberScheduled", Type::Int32, 0),
+    F::new("currentNumberScheduled", Type::Int32, F::POINTER),
+    F::new("desiredNumberScheduled", Type::Int32, F::POINTER),
     F::new("numberAvailable", Type::Int32, 0),
-    F::new("numberMisscheduled", Type::Int32, 0),
-    F::new("numberReady", Type::Int32, 0),
+    F::new("numberMisscheduled", Type::Int32, F::POINTER),
+    F::new("numberReady", Type::Int32, F::POINTER),
     F::new("numberUnavailable", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("updatedNumberScheduled", Type::Int32, 0)];
@@ -4765,14 +4765,14 @@ pub static EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY: Message = Message::new
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT: Message = Message::new("io.k8s.api.extensions.v1beta1.Deployment", &F_EXTENSIONS_V1BETA1_DEPLOYMENT, &W_EXTENSIONS_V1BETA1_DEPLOYMENT);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4783,35 +4783,35 @@ static F_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_233), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentList", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("rollbackTo", Type::message(&EXTENSIONS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("updatedAnnotations", Type::map(&MAP_0), 0)];
+    F::new("updatedAnnotations", Type::map(&MAP_0), F::POINTER)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentRollback", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: [F; 9] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("rollbackTo", Type::message(&EXTENSIONS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY), 0),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY), F::ALWAYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 8), W::field(4, 7), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(8, 5), W::field(9, 2)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentSpec", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_234), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -4824,7 +4824,7 @@ pub static EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8
 static F_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: [F; 3] = [
     F::new("backend", Type::message(&EXTENSIONS_V1BETA1_INGRESS_BACKEND), 0),
     F::new("path", Type::String, 0),
-    F::new("pathType", Type::String, 0)];
+    F::new("pathType", Type::String, F::ALWAYS | F::POINTER)];
 static W_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: Message = Message::new("io.k8s.api.extensions.v1beta1.HTTPIngressPath", &F_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH, &W_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH);
 static F_EXTENSIONS_V1BETA1_HTTP_INGRESS_RULE_VALUE: [F; 1] = [
@@ -4839,9 +4839,9 @@ pub static EXTENSIONS_V1BETA1_IP_BLOCK: Message = Message::new("io.k8s.api.exten
 static F_EXTENSIONS_V1BETA1_INGRESS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_INGRESS_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_INGRESS_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_INGRESS_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_INGRESS_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_INGRESS: Message = Message::new("io.k8s.api.extensions.v1beta1.Ingress", &F_EXTENSIONS_V1BETA1_INGRESS, &W_EXTENSIONS_V1BETA1_INGRESS);
 static F_EXTENSIONS_V1BETA1_INGRESS_BACKEND: [F; 3] = [
@@ -4854,7 +4854,7 @@ static F_EXTENSIONS_V1BETA1_INGRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_236), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_INGRESS_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressList", &F_EXTENSIONS_V1BETA1_INGRESS_LIST, &W_EXTENSIONS_V1BETA1_INGRESS_LIST);
 static F_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS: [F; 3] = [
@@ -4869,7 +4869,7 @@ static W_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: [W; 1] = [W::field(1, 
 pub static EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressLoadBalancerStatus", &F_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS);
 static F_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: [F; 3] = [
     F::new("error", Type::String, 0),
-    F::new("port", Type::Int32, 0),
+    F::new("port", Type::Int32, F::POINTER),
     F::new("protocol", Type::String, 0)];
 static W_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressPortStatus", &F_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS);
@@ -4884,13 +4884,13 @@ static W_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressRuleValue", &F_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE, &W_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE);
 static F_EXTENSIONS_V1BETA1_INGRESS_SPEC: [F; 4] = [
     F::new("backend", Type::message(&EXTENSIONS_V1BETA1_INGRESS_BACKEND), 0),
-    F::new("ingressClassName", Type::String, 0),
+    F::new("ingressClassName", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_240), 0),
     F::new("tls", Type::list(&LIST_239), 0)];
 static W_EXTENSIONS_V1BETA1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static EXTENSIONS_V1BETA1_INGRESS_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressSpec", &F_EXTENSIONS_V1BETA1_INGRESS_SPEC, &W_EXTENSIONS_V1BETA1_INGRESS_SPEC);
 static F_EXTENSIONS_V1BETA1_INGRESS_STATUS: [F; 1] = [
-    F::new("loadBalancer", Type::message(&EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS_STATUS: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressStatus", &F_EXTENSIONS_V1BETA1_INGRESS_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_STATUS);
 static F_EXTENSIONS_V1BETA1_INGRESS_TLS: [F; 2] = [
@@ -4901,8 +4901,8 @@ pub static EXTENSIONS_V1BETA1_INGRESS_TLS: Message = Message::new("io.k8s.api.ex
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicy", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_EGRESS_RULE: [F; 2] = [
@@ -4919,7 +4919,7 @@ static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_243), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyList", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [F; 3] = [
@@ -4929,28 +4929,28 @@ static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [F; 3] = [
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyPeer", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: [F; 3] = [
-    F::new("endPort", Type::Int32, 0),
+    F::new("endPort", Type::Int32, F::POINTER),
     F::new("port", Type::IntOrString, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("protocol", Type::String, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyPort", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: [F; 4] = [
     F::new("egress", Type::list(&LIST_245), 0),
     F::new("ingress", Type::list(&LIST_244), 0),
-    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS),
     F::new("policyTypes", Type::list(&LIST_0), 0)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicySpec", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSet", &F_EXTENSIONS_V1BETA1_REPLICA_SET, &W_EXTENSIONS_V1BETA1_REPLICA_SET);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4961,14 +4961,14 @@ static F_EXTENSIONS_V1BETA1_REPLICA_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_246), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetList", &F_EXTENSIONS_V1BETA1_REPLICA_SET_LIST, &W_EXTENSIONS_V1BETA1_REPLICA_SET_LIST);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetSpec", &F_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC, &W_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [F; 7] = [
@@ -4977,12 +4977,12 @@ static F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [F; 7] = [
     F::new("fullyLabeledReplicas", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [W; 7] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetStatus", &F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS, &W_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS);
 static F_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: [F; 1] = [
-    F::new("revision", Type::Int64, 0)];
+    F::new("revision", Type::Int64, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: Message = Message::new("io.k8s.api.extensions.v1beta1.RollbackConfig", &F_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG, &W_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG);
 static F_EXTENSIONS_V1BETA1_ROLLING_UPDATE_DAEMON_SET: [F; 2] = [
@@ -4998,9 +4998,9 @@ pub static EXTENSIONS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new(
 static F_EXTENSIONS_V1BETA1_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_SCALE_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_SCALE_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_SCALE: Message = Message::new("io.k8s.api.extensions.v1beta1.Scale", &F_EXTENSIONS_V1BETA1_SCALE, &W_EXTENSIONS_V1BETA1_SCALE);
 static F_EXTENSIONS_V1BETA1_SCALE_SPEC: [F; 1] = [
@@ -5008,8 +5008,8 @@ static F_EXTENSIONS_V1BETA1_SCALE_SPEC: [F; 1] = [
 static W_EXTENSIONS_V1BETA1_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_SCALE_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.ScaleSpec", &F_EXTENSIONS_V1BETA1_SCALE_SPEC, &W_EXTENSIONS_V1BETA1_SCALE_SPEC);
 static F_EXTENSIONS_V1BETA1_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_EXTENSIONS_V1BETA1_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static EXTENSIONS_V1BETA1_SCALE_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.ScaleStatus", &F_EXTENSIONS_V1BETA1_SCALE_STATUS, &W_EXTENSIONS_V1BETA1_SCALE_STATUS);
@@ -5151,41 +5151,41 @@ static F_FLOWCONTROL_V1_USER_SUBJECT: [F; 1] = [
 static W_FLOWCONTROL_V1_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1.UserSubject", &F_FLOWCONTROL_V1_USER_SUBJECT, &W_FLOWCONTROL_V1_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchema", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_256), 0),
+    F::new("items", Type::list(&LIST_256), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaList", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_257), 0)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC);
@@ -5194,63 +5194,63 @@ static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA1_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.GroupSubject", &F_FLOWCONTROL_V1BETA1_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA1_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.LimitResponse", &F_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("assuredConcurrencyShares", Type::Int32, 0),
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA1_LIMIT_RESPONSE), 0)];
+    F::new("assuredConcurrencyShares", Type::Int32, F::POINTER),
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA1_LIMIT_RESPONSE), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_261), 0),
     F::new("resourceRules", Type::list(&LIST_260), 0),
-    F::new("subjects", Type::list(&LIST_259), 0)];
+    F::new("subjects", Type::list(&LIST_259), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_262), 0),
+    F::new("items", Type::list(&LIST_262), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5258,71 +5258,71 @@ static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.QueuingConfiguration", &F_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA1_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA1_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA1_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.Subject", &F_FLOWCONTROL_V1BETA1_SUBJECT, &W_FLOWCONTROL_V1BETA1_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.UserSubject", &F_FLOWCONTROL_V1BETA1_USER_SUBJECT, &W_FLOWCONTROL_V1BETA1_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchema", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_264), 0),
+    F::new("items", Type::list(&LIST_264), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaList", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_265), 0)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC);
@@ -5331,63 +5331,63 @@ static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA2_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.GroupSubject", &F_FLOWCONTROL_V1BETA2_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA2_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.LimitResponse", &F_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("assuredConcurrencyShares", Type::Int32, 0),
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA2_LIMIT_RESPONSE), 0)];
+    F::new("assuredConcurrencyShares", Type::Int32, F::POINTER),
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA2_LIMIT_RESPONSE), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_269), 0),
     F::new("resourceRules", Type::list(&LIST_268), 0),
-    F::new("subjects", Type::list(&LIST_267), 0)];
+    F::new("subjects", Type::list(&LIST_267), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_270), 0),
+    F::new("items", Type::list(&LIST_270), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5395,71 +5395,71 @@ static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.QueuingConfiguration", &F_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA2_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA2_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA2_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA2_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.Subject", &F_FLOWCONTROL_V1BETA2_SUBJECT, &W_FLOWCONTROL_V1BETA2_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.UserSubject", &F_FLOWCONTROL_V1BETA2_USER_SUBJECT, &W_FLOWCONTROL_V1BETA2_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchema", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_272), 0),
+    F::new("items", Type::list(&LIST_272), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaList", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_273), 0)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC);
@@ -5468,63 +5468,63 @@ static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA3_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.GroupSubject", &F_FLOWCONTROL_V1BETA3_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA3_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.LimitResponse", &F_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA3_LIMIT_RESPONSE), 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA3_LIMIT_RESPONSE), F::ALWAYS),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 1), W::field(4, 0)];
 pub static FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_277), 0),
     F::new("resourceRules", Type::list(&LIST_276), 0),
-    F::new("subjects", Type::list(&LIST_275), 0)];
+    F::new("subjects", Type::list(&LIST_275), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_278), 0),
+    F::new("items", Type::list(&LIST_278), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5532,41 +5532,41 @@ static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.QueuingConfiguration", &F_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA3_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA3_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA3_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA3_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.Subject", &F_FLOWCONTROL_V1BETA3_SUBJECT, &W_FLOWCONTROL_V1BETA3_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.UserSubject", &F_FLOWCONTROL_V1BETA3_USER_SUBJECT, &W_FLOWCONTROL_V1BETA3_USER_SUBJECT);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS), F::ALWAYS)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReview", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [F; 1] = [
@@ -5574,14 +5574,14 @@ static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [F; 1] = [
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [W; 1] = [W::field(1, 0)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewContainerSpec", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: [F; 3] = [
-    F::new("annotations", Type::map(&MAP_0), 0),
+    F::new("annotations", Type::map(&MAP_0), F::POINTER),
     F::new("containers", Type::list(&LIST_280), 0),
     F::new("namespace", Type::String, 0)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewSpec", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: [F; 3] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
     F::new("reason", Type::String, 0)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewStatus", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS);
@@ -5701,7 +5701,7 @@ static F_NETWORKING_V1_IP_ADDRESS_LIST: [F; 4] = [
 static W_NETWORKING_V1_IP_ADDRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_IP_ADDRESS_LIST: Message = Message::new("io.k8s.api.networking.v1.IPAddressList", &F_NETWORKING_V1_IP_ADDRESS_LIST, &W_NETWORKING_V1_IP_ADDRESS_LIST);
 static F_NETWORKING_V1_IP_ADDRESS_SPEC: [F; 1] = [
-    F::new("parentRef", Type::message(&NETWORKING_V1_PARENT_REFERENCE), F::REQUIRED | F::ALWAYS)];
+    F::new("parentRef", Type::message(&NETWORKING_V1_PARENT_REFERENCE), F::REQUIRED)];
 static W_NETWORKING_V1_IP_ADDRESS_SPEC: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_IP_ADDRESS_SPEC: Message = Message::new("io.k8s.api.networking.v1.IPAddressSpec", &F_NETWORKING_V1_IP_ADDRESS_SPEC, &W_NETWORKING_V1_IP_ADDRESS_SPEC);
 static F_NETWORKING_V1_IP_BLOCK: [F; 2] = [
@@ -5881,27 +5881,27 @@ static F_NETWORKING_V1_SERVICE_CIDR_STATUS: [F; 1] = [
 static W_NETWORKING_V1_SERVICE_CIDR_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_SERVICE_CIDR_STATUS: Message = Message::new("io.k8s.api.networking.v1.ServiceCIDRStatus", &F_NETWORKING_V1_SERVICE_CIDR_STATUS, &W_NETWORKING_V1_SERVICE_CIDR_STATUS);
 static F_NETWORKING_V1BETA1_HTTP_INGRESS_PATH: [F; 3] = [
-    F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), 0),
+    F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), F::ALWAYS),
     F::new("path", Type::String, 0),
-    F::new("pathType", Type::String, 0)];
+    F::new("pathType", Type::String, F::ALWAYS | F::POINTER)];
 static W_NETWORKING_V1BETA1_HTTP_INGRESS_PATH: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static NETWORKING_V1BETA1_HTTP_INGRESS_PATH: Message = Message::new("io.k8s.api.networking.v1beta1.HTTPIngressPath", &F_NETWORKING_V1BETA1_HTTP_INGRESS_PATH, &W_NETWORKING_V1BETA1_HTTP_INGRESS_PATH);
 static F_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: [F; 1] = [
-    F::new("paths", Type::list(&LIST_300), 0)];
+    F::new("paths", Type::list(&LIST_300), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.networking.v1beta1.HTTPIngressRuleValue", &F_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE, &W_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE);
 static F_NETWORKING_V1BETA1_IP_ADDRESS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_IP_ADDRESS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_IP_ADDRESS_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_IP_ADDRESS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1BETA1_IP_ADDRESS: Message = Message::new("io.k8s.api.networking.v1beta1.IPAddress", &F_NETWORKING_V1BETA1_IP_ADDRESS, &W_NETWORKING_V1BETA1_IP_ADDRESS);
 static F_NETWORKING_V1BETA1_IP_ADDRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_301), 0),
+    F::new("items", Type::list(&LIST_301), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_IP_ADDRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_IP_ADDRESS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IPAddressList", &F_NETWORKING_V1BETA1_IP_ADDRESS_LIST, &W_NETWORKING_V1BETA1_IP_ADDRESS_LIST);
 static F_NETWORKING_V1BETA1_IP_ADDRESS_SPEC: [F; 1] = [
@@ -5911,9 +5911,9 @@ pub static NETWORKING_V1BETA1_IP_ADDRESS_SPEC: Message = Message::new("io.k8s.ap
 static F_NETWORKING_V1BETA1_INGRESS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1BETA1_INGRESS_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1BETA1_INGRESS_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1BETA1_INGRESS: Message = Message::new("io.k8s.api.networking.v1beta1.Ingress", &F_NETWORKING_V1BETA1_INGRESS, &W_NETWORKING_V1BETA1_INGRESS);
 static F_NETWORKING_V1BETA1_INGRESS_BACKEND: [F; 3] = [
@@ -5925,23 +5925,23 @@ pub static NETWORKING_V1BETA1_INGRESS_BACKEND: Message = Message::new("io.k8s.ap
 static F_NETWORKING_V1BETA1_INGRESS_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_CLASS_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClass", &F_NETWORKING_V1BETA1_INGRESS_CLASS, &W_NETWORKING_V1BETA1_INGRESS_CLASS);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_302), 0),
+    F::new("items", Type::list(&LIST_302), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassList", &F_NETWORKING_V1BETA1_INGRESS_CLASS_LIST, &W_NETWORKING_V1BETA1_INGRESS_CLASS_LIST);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: [F; 5] = [
-    F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("scope", Type::String, 0)];
+    F::new("apiGroup", Type::String, F::POINTER),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::POINTER),
+    F::new("scope", Type::String, F::POINTER)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: [W; 5] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassParametersReference", &F_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE, &W_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: [F; 2] = [
@@ -5951,9 +5951,9 @@ static W_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: [W; 2] = [W::field(1, 0), W::fie
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassSpec", &F_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC, &W_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC);
 static F_NETWORKING_V1BETA1_INGRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_303), 0),
+    F::new("items", Type::list(&LIST_303), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IngressList", &F_NETWORKING_V1BETA1_INGRESS_LIST, &W_NETWORKING_V1BETA1_INGRESS_LIST);
 static F_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS: [F; 3] = [
@@ -5968,8 +5968,8 @@ static W_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: [W; 1] = [W::field(1, 
 pub static NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressLoadBalancerStatus", &F_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &W_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_PORT_STATUS: [F; 3] = [
     F::new("error", Type::String, 0),
-    F::new("port", Type::Int32, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("port", Type::Int32, F::ALWAYS),
+    F::new("protocol", Type::String, F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_PORT_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_PORT_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressPortStatus", &F_NETWORKING_V1BETA1_INGRESS_PORT_STATUS, &W_NETWORKING_V1BETA1_INGRESS_PORT_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_RULE: [F; 2] = [
@@ -5983,13 +5983,13 @@ static W_NETWORKING_V1BETA1_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.networking.v1beta1.IngressRuleValue", &F_NETWORKING_V1BETA1_INGRESS_RULE_VALUE, &W_NETWORKING_V1BETA1_INGRESS_RULE_VALUE);
 static F_NETWORKING_V1BETA1_INGRESS_SPEC: [F; 4] = [
     F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), 0),
-    F::new("ingressClassName", Type::String, 0),
+    F::new("ingressClassName", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_307), 0),
     F::new("tls", Type::list(&LIST_306), 0)];
 static W_NETWORKING_V1BETA1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_SPEC: Message = Message::new("io.k8s.api.networking.v1beta1.IngressSpec", &F_NETWORKING_V1BETA1_INGRESS_SPEC, &W_NETWORKING_V1BETA1_INGRESS_SPEC);
 static F_NETWORKING_V1BETA1_INGRESS_STATUS: [F; 1] = [
-    F::new("loadBalancer", Type::message(&NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressStatus", &F_NETWORKING_V1BETA1_INGRESS_STATUS, &W_NETWORKING_V1BETA1_INGRESS_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_TLS: [F; 2] = [
@@ -5999,24 +5999,24 @@ static W_NETWORKING_V1BETA1_INGRESS_TLS: [W; 2] = [W::field(1, 0), W::field(2, 1
 pub static NETWORKING_V1BETA1_INGRESS_TLS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressTLS", &F_NETWORKING_V1BETA1_INGRESS_TLS, &W_NETWORKING_V1BETA1_INGRESS_TLS);
 static F_NETWORKING_V1BETA1_PARENT_REFERENCE: [F; 4] = [
     F::new("group", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0),
-    F::new("resource", Type::String, 0)];
+    F::new("resource", Type::String, F::ALWAYS)];
 static W_NETWORKING_V1BETA1_PARENT_REFERENCE: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static NETWORKING_V1BETA1_PARENT_REFERENCE: Message = Message::new("io.k8s.api.networking.v1beta1.ParentReference", &F_NETWORKING_V1BETA1_PARENT_REFERENCE, &W_NETWORKING_V1BETA1_PARENT_REFERENCE);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_SERVICE_CIDR: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1BETA1_SERVICE_CIDR: Message = Message::new("io.k8s.api.networking.v1beta1.ServiceCIDR", &F_NETWORKING_V1BETA1_SERVICE_CIDR, &W_NETWORKING_V1BETA1_SERVICE_CIDR);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_308), 0),
+    F::new("items", Type::list(&LIST_308), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_SERVICE_CIDR_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_SERVICE_CIDR_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.ServiceCIDRList", &F_NETWORKING_V1BETA1_SERVICE_CIDR_LIST, &W_NETWORKING_V1BETA1_SERVICE_CIDR_LIST);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR_SPEC: [F; 1] = [
@@ -6059,15 +6059,15 @@ pub static NODE_V1ALPHA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1alp
 static F_NODE_V1ALPHA1_RUNTIME_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NODE_V1ALPHA1_RUNTIME_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NODE_V1ALPHA1_RUNTIME_CLASS_SPEC), F::ALWAYS)];
 static W_NODE_V1ALPHA1_RUNTIME_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NODE_V1ALPHA1_RUNTIME_CLASS: Message = Message::new("io.k8s.api.node.v1alpha1.RuntimeClass", &F_NODE_V1ALPHA1_RUNTIME_CLASS, &W_NODE_V1ALPHA1_RUNTIME_CLASS);
 static F_NODE_V1ALPHA1_RUNTIME_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_310), 0),
+    F::new("items", Type::list(&LIST_310), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NODE_V1ALPHA1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1ALPHA1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1alpha1.RuntimeClassList", &F_NODE_V1ALPHA1_RUNTIME_CLASS_LIST, &W_NODE_V1ALPHA1_RUNTIME_CLASS_LIST);
 static F_NODE_V1ALPHA1_RUNTIME_CLASS_SPEC: [F; 3] = [
@@ -6087,18 +6087,18 @@ static W_NODE_V1BETA1_OVERHEAD: [W; 1] = [W::field(1, 0)];
 pub static NODE_V1BETA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1beta1.Overhead", &F_NODE_V1BETA1_OVERHEAD, &W_NODE_V1BETA1_OVERHEAD);
 static F_NODE_V1BETA1_RUNTIME_CLASS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("handler", Type::String, 0),
+    F::new("handler", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("overhead", Type::message(&NODE_V1BETA1_OVERHEAD), 0),
     F::new("scheduling", Type::message(&NODE_V1BETA1_SCHEDULING), 0)];
 static W_NODE_V1BETA1_RUNTIME_CLASS: [W; 4] = [W::field(1, 3), W::field(2, 1), W::field(3, 4), W::field(4, 5)];
 pub static NODE_V1BETA1_RUNTIME_CLASS: Message = Message::new("io.k8s.api.node.v1beta1.RuntimeClass", &F_NODE_V1BETA1_RUNTIME_CLASS, &W_NODE_V1BETA1_RUNTIME_CLASS);
 static F_NODE_V1BETA1_RUNTIME_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_312), 0),
+    F::new("items", Type::list(&LIST_312), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NODE_V1BETA1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1BETA1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1beta1.RuntimeClassList", &F_NODE_V1BETA1_RUNTIME_CLASS_LIST, &W_NODE_V1BETA1_RUNTIME_CLASS_LIST);
 static F_NODE_V1BETA1_SCHEDULING: [F; 2] = [
@@ -6149,38 +6149,38 @@ static F_POLICY_V1BETA1_EVICTION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("deleteOptions", Type::message(&META_V1_DELETE_OPTIONS), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_POLICY_V1BETA1_EVICTION: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1BETA1_EVICTION: Message = Message::new("io.k8s.api.policy.v1beta1.Eviction", &F_POLICY_V1BETA1_EVICTION, &W_POLICY_V1BETA1_EVICTION);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC), 0),
-    F::new("status", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS), F::ALWAYS)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudget", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_314), 0),
+    F::new("items", Type::list(&LIST_314), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetList", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: [F; 4] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
     F::new("minAvailable", Type::IntOrString, 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("unhealthyPodEvictionPolicy", Type::String, 0)];
+    F::new("unhealthyPodEvictionPolicy", Type::String, F::POINTER)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: [F; 7] = [
     F::new("conditions", Type::list(&LIST_34), 0),
-    F::new("currentHealthy", Type::Int32, 0),
-    F::new("desiredHealthy", Type::Int32, 0),
+    F::new("currentHealthy", Type::Int32, F::ALWAYS),
+    F::new("desiredHealthy", Type::Int32, F::ALWAYS),
     F::new("disruptedPods", Type::map(&MAP_5), 0),
-    F::new("disruptionsAllowed", Type::Int32, 0),
-    F::new("expectedPods", Type::Int32, 0),
+    F::new("disruptionsAllowed", Type::Int32, F::ALWAYS),
+    F::new("expectedPods", Type::Int32, F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: [W; 7] = [W::field(1, 6), W::field(2, 3), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 5), W::field(7, 0)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetStatus", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS);
@@ -6276,30 +6276,30 @@ static F_RBAC_V1ALPHA1_CLUSTER_ROLE: [F; 5] = [
     F::new("aggregationRule", Type::message(&RBAC_V1ALPHA1_AGGREGATION_RULE), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_323), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_323), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 0)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRole", &F_RBAC_V1ALPHA1_CLUSTER_ROLE, &W_RBAC_V1ALPHA1_CLUSTER_ROLE);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_324), 0)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleBinding", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_325), 0),
+    F::new("items", Type::list(&LIST_325), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleBindingList", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_326), 0),
+    F::new("items", Type::list(&LIST_326), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleList", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST);
 static F_RBAC_V1ALPHA1_POLICY_RULE: [F; 5] = [
@@ -6307,48 +6307,48 @@ static F_RBAC_V1ALPHA1_POLICY_RULE: [F; 5] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(3, 0), W::field(4, 3), W::field(5, 2), W::field(6, 1)];
 pub static RBAC_V1ALPHA1_POLICY_RULE: Message = Message::new("io.k8s.api.rbac.v1alpha1.PolicyRule", &F_RBAC_V1ALPHA1_POLICY_RULE, &W_RBAC_V1ALPHA1_POLICY_RULE);
 static F_RBAC_V1ALPHA1_ROLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_323), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_323), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RBAC_V1ALPHA1_ROLE: Message = Message::new("io.k8s.api.rbac.v1alpha1.Role", &F_RBAC_V1ALPHA1_ROLE, &W_RBAC_V1ALPHA1_ROLE);
 static F_RBAC_V1ALPHA1_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_324), 0)];
 static W_RBAC_V1ALPHA1_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1ALPHA1_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleBinding", &F_RBAC_V1ALPHA1_ROLE_BINDING, &W_RBAC_V1ALPHA1_ROLE_BINDING);
 static F_RBAC_V1ALPHA1_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_327), 0),
+    F::new("items", Type::list(&LIST_327), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleBindingList", &F_RBAC_V1ALPHA1_ROLE_BINDING_LIST, &W_RBAC_V1ALPHA1_ROLE_BINDING_LIST);
 static F_RBAC_V1ALPHA1_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_328), 0),
+    F::new("items", Type::list(&LIST_328), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleList", &F_RBAC_V1ALPHA1_ROLE_LIST, &W_RBAC_V1ALPHA1_ROLE_LIST);
 static F_RBAC_V1ALPHA1_ROLE_REF: [F; 3] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0)];
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_REF: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static RBAC_V1ALPHA1_ROLE_REF: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleRef", &F_RBAC_V1ALPHA1_ROLE_REF, &W_RBAC_V1ALPHA1_ROLE_REF);
 static F_RBAC_V1ALPHA1_SUBJECT: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0)];
 static W_RBAC_V1ALPHA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static RBAC_V1ALPHA1_SUBJECT: Message = Message::new("io.k8s.api.rbac.v1alpha1.Subject", &F_RBAC_V1ALPHA1_SUBJECT, &W_RBAC_V1ALPHA1_SUBJECT);
@@ -6360,30 +6360,30 @@ static F_RBAC_V1BETA1_CLUSTER_ROLE: [F; 5] = [
     F::new("aggregationRule", Type::message(&RBAC_V1BETA1_AGGREGATION_RULE), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_329), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_329), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 0)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRole", &F_RBAC_V1BETA1_CLUSTER_ROLE, &W_RBAC_V1BETA1_CLUSTER_ROLE);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_330), 0)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleBinding", &F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING, &W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_331), 0),
+    F::new("items", Type::list(&LIST_331), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleBindingList", &F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST, &W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_332), 0),
+    F::new("items", Type::list(&LIST_332), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleList", &F_RBAC_V1BETA1_CLUSTER_ROLE_LIST, &W_RBAC_V1BETA1_CLUSTER_ROLE_LIST);
 static F_RBAC_V1BETA1_POLICY_RULE: [F; 5] = [
@@ -6391,48 +6391,48 @@ static F_RBAC_V1BETA1_POLICY_RULE: [F; 5] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_RBAC_V1BETA1_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 2), W::field(5, 1)];
 pub static RBAC_V1BETA1_POLICY_RULE: Message = Message::new("io.k8s.api.rbac.v1beta1.PolicyRule", &F_RBAC_V1BETA1_POLICY_RULE, &W_RBAC_V1BETA1_POLICY_RULE);
 static F_RBAC_V1BETA1_ROLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_329), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_329), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RBAC_V1BETA1_ROLE: Message = Message::new("io.k8s.api.rbac.v1beta1.Role", &F_RBAC_V1BETA1_ROLE, &W_RBAC_V1BETA1_ROLE);
 static F_RBAC_V1BETA1_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_330), 0)];
 static W_RBAC_V1BETA1_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1BETA1_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleBinding", &F_RBAC_V1BETA1_ROLE_BINDING, &W_RBAC_V1BETA1_ROLE_BINDING);
 static F_RBAC_V1BETA1_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_333), 0),
+    F::new("items", Type::list(&LIST_333), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleBindingList", &F_RBAC_V1BETA1_ROLE_BINDING_LIST, &W_RBAC_V1BETA1_ROLE_BINDING_LIST);
 static F_RBAC_V1BETA1_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_334), 0),
+    F::new("items", Type::list(&LIST_334), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleList", &F_RBAC_V1BETA1_ROLE_LIST, &W_RBAC_V1BETA1_ROLE_LIST);
 static F_RBAC_V1BETA1_ROLE_REF: [F; 3] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0)];
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_REF: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static RBAC_V1BETA1_ROLE_REF: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleRef", &F_RBAC_V1BETA1_ROLE_REF, &W_RBAC_V1BETA1_ROLE_REF);
 static F_RBAC_V1BETA1_SUBJECT: [F; 4] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0)];
 static W_RBAC_V1BETA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static RBAC_V1BETA1_SUBJECT: Message = Message::new("io.k8s.api.rbac.v1beta1.Subject", &F_RBAC_V1BETA1_SUBJECT, &W_RBAC_V1BETA1_SUBJECT);
@@ -6783,7 +6783,7 @@ static F_RESOURCE_V1_RESOURCE_SLICE_SPEC: [F; 10] = [
 static W_RESOURCE_V1_RESOURCE_SLICE_SPEC: [W; 10] = [W::field(1, 2), W::field(2, 7), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6), W::field(8, 8), W::field(9, 5), W::field(10, 9)];
 pub static RESOURCE_V1_RESOURCE_SLICE_SPEC: Message = Message::new("io.k8s.api.resource.v1.ResourceSliceSpec", &F_RESOURCE_V1_RESOURCE_SLICE_SPEC, &W_RESOURCE_V1_RESOURCE_SLICE_SPEC);
 static F_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: [F; 1] = [
-    F::new("expression", Type::String, 0)];
+    F::new("expression", Type::String, F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: Message = Message::new("io.k8s.api.resource.v1alpha3.CELDeviceSelector", &F_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR, &W_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR);
 static F_RESOURCE_V1ALPHA3_DEVICE_SELECTOR: [F; 1] = [
@@ -7756,7 +7756,7 @@ static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: [F; 2
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadCompositePodGroupDisruptionMode", &F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE, &W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: [F; 1] = [
-    F::new("minGroupCount", Type::Int32, 0)];
+    F::new("minGroupCount", Type::Int32, F::POINTER)];
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: [W; 1] = [W::field(1, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadCompositePodGroupGangSchedulingPolicy", &F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY, &W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS: [F; 1] = [
@@ -7949,16 +7949,16 @@ static F_SCHEDULING_V1BETA1_PRIORITY_CLASS: [F; 7] = [
     F::new("description", Type::String, 0),
     F::new("globalDefault", Type::Bool, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("preemptionPolicy", Type::String, 0),
-    F::new("value", Type::Int32, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("preemptionPolicy", Type::String, F::POINTER),
+    F::new("value", Type::Int32, F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_PRIORITY_CLASS: [W; 5] = [W::field(1, 4), W::field(2, 6), W::field(3, 2), W::field(4, 1), W::field(5, 5)];
 pub static SCHEDULING_V1BETA1_PRIORITY_CLASS: Message = Message::new("io.k8s.api.scheduling.v1beta1.PriorityClass", &F_SCHEDULING_V1BETA1_PRIORITY_CLASS, &W_SCHEDULING_V1BETA1_PRIORITY_CLASS);
 static F_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_420), 0),
+    F::new("items", Type::list(&LIST_420), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: Message = Message::new("io.k8s.api.scheduling.v1beta1.PriorityClassList", &F_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST, &W_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST);
 static F_SCHEDULING_V1BETA1_SINGLE_COMPOSITE_DISRUPTION_MODE: [F; 0] = [
@@ -8181,96 +8181,96 @@ static F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: [F; 7] = [
     F::new("capacity", Type::Quantity, 0),
     F::new("kind", Type::String, 0),
     F::new("maximumVolumeSize", Type::Quantity, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("nodeTopology", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("storageClassName", Type::String, 0)];
+    F::new("storageClassName", Type::String, F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 6), W::field(4, 1), W::field(5, 3)];
 pub static STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: Message = Message::new("io.k8s.api.storage.v1alpha1.CSIStorageCapacity", &F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY, &W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY);
 static F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_433), 0),
+    F::new("items", Type::list(&LIST_433), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.CSIStorageCapacityList", &F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachment", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_434), 0),
+    F::new("items", Type::list(&LIST_434), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentList", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
     F::new("inlineVolumeSpec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("persistentVolumeName", Type::String, 0)];
+    F::new("persistentVolumeName", Type::String, F::POINTER)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentSource", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: [F; 3] = [
-    F::new("attacher", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
-    F::new("source", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE), 0)];
+    F::new("attacher", Type::String, F::ALWAYS),
+    F::new("nodeName", Type::String, F::ALWAYS),
+    F::new("source", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentSpec", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: [F; 4] = [
     F::new("attachError", Type::message(&STORAGE_V1ALPHA1_VOLUME_ERROR), 0),
-    F::new("attached", Type::Bool, 0),
+    F::new("attached", Type::Bool, F::ALWAYS),
     F::new("attachmentMetadata", Type::map(&MAP_0), 0),
     F::new("detachError", Type::message(&STORAGE_V1ALPHA1_VOLUME_ERROR), 0)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentStatus", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("driverName", Type::String, 0),
+    F::new("driverName", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("parameters", Type::map(&MAP_0), 0)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttributesClass", &F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS, &W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_435), 0),
+    F::new("items", Type::list(&LIST_435), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttributesClassList", &F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST, &W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ERROR: [F; 3] = [
-    F::new("errorCode", Type::Int32, 0),
+    F::new("errorCode", Type::Int32, F::POINTER),
     F::new("message", Type::String, 0),
-    F::new("time", Type::Time, 0)];
+    F::new("time", Type::Time, F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1ALPHA1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeError", &F_STORAGE_V1ALPHA1_VOLUME_ERROR, &W_STORAGE_V1ALPHA1_VOLUME_ERROR);
 static F_STORAGE_V1BETA1_CSI_DRIVER: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_DRIVER_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_DRIVER_SPEC), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_DRIVER: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static STORAGE_V1BETA1_CSI_DRIVER: Message = Message::new("io.k8s.api.storage.v1beta1.CSIDriver", &F_STORAGE_V1BETA1_CSI_DRIVER, &W_STORAGE_V1BETA1_CSI_DRIVER);
 static F_STORAGE_V1BETA1_CSI_DRIVER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_436), 0),
+    F::new("items", Type::list(&LIST_436), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_DRIVER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_DRIVER_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSIDriverList", &F_STORAGE_V1BETA1_CSI_DRIVER_LIST, &W_STORAGE_V1BETA1_CSI_DRIVER_LIST);
 static F_STORAGE_V1BETA1_CSI_DRIVER_SPEC: [F; 11] = [
-    F::new("attachRequired", Type::Bool, 0),
-    F::new("fsGroupPolicy", Type::String, 0),
-    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, 0),
-    F::new("podInfoOnMount", Type::Bool, 0),
-    F::new("preventPodSchedulingIfMissing", Type::Bool, 0),
-    F::new("requiresRepublish", Type::Bool, 0),
-    F::new("seLinuxMount", Type::Bool, 0),
-    F::new("serviceAccountTokenInSecrets", Type::Bool, 0),
-    F::new("storageCapacity", Type::Bool, 0),
+    F::new("attachRequired", Type::Bool, F::POINTER),
+    F::new("fsGroupPolicy", Type::String, F::POINTER),
+    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, F::POINTER),
+    F::new("podInfoOnMount", Type::Bool, F::POINTER),
+    F::new("preventPodSchedulingIfMissing", Type::Bool, F::POINTER),
+    F::new("requiresRepublish", Type::Bool, F::POINTER),
+    F::new("seLinuxMount", Type::Bool, F::POINTER),
+    F::new("serviceAccountTokenInSecrets", Type::Bool, F::POINTER),
+    F::new("storageCapacity", Type::Bool, F::POINTER),
     F::new("tokenRequests", Type::list(&LIST_437), 0),
     F::new("volumeLifecycleModes", Type::list(&LIST_0), 0)];
 static W_STORAGE_V1BETA1_CSI_DRIVER_SPEC: [W; 11] = [W::field(1, 0), W::field(2, 3), W::field(3, 10), W::field(4, 8), W::field(5, 1), W::field(6, 9), W::field(7, 5), W::field(8, 6), W::field(9, 2), W::field(10, 7), W::field(11, 4)];
@@ -8278,27 +8278,27 @@ pub static STORAGE_V1BETA1_CSI_DRIVER_SPEC: Message = Message::new("io.k8s.api.s
 static F_STORAGE_V1BETA1_CSI_NODE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_NODE_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1BETA1_CSI_NODE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_NODE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1BETA1_CSI_NODE_STATUS), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1BETA1_CSI_NODE: Message = Message::new("io.k8s.api.storage.v1beta1.CSINode", &F_STORAGE_V1BETA1_CSI_NODE, &W_STORAGE_V1BETA1_CSI_NODE);
 static F_STORAGE_V1BETA1_CSI_NODE_DRIVER: [F; 4] = [
     F::new("allocatable", Type::message(&STORAGE_V1BETA1_VOLUME_NODE_RESOURCES), 0),
-    F::new("name", Type::String, 0),
-    F::new("nodeID", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("nodeID", Type::String, F::ALWAYS),
     F::new("topologyKeys", Type::list(&LIST_0), 0)];
 static W_STORAGE_V1BETA1_CSI_NODE_DRIVER: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static STORAGE_V1BETA1_CSI_NODE_DRIVER: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeDriver", &F_STORAGE_V1BETA1_CSI_NODE_DRIVER, &W_STORAGE_V1BETA1_CSI_NODE_DRIVER);
 static F_STORAGE_V1BETA1_CSI_NODE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_438), 0),
+    F::new("items", Type::list(&LIST_438), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_NODE_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeList", &F_STORAGE_V1BETA1_CSI_NODE_LIST, &W_STORAGE_V1BETA1_CSI_NODE_LIST);
 static F_STORAGE_V1BETA1_CSI_NODE_SPEC: [F; 1] = [
-    F::new("drivers", Type::list(&LIST_439), 0)];
+    F::new("drivers", Type::list(&LIST_439), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static STORAGE_V1BETA1_CSI_NODE_SPEC: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeSpec", &F_STORAGE_V1BETA1_CSI_NODE_SPEC, &W_STORAGE_V1BETA1_CSI_NODE_SPEC);
 static F_STORAGE_V1BETA1_CSI_NODE_STATUS: [F; 1] = [
@@ -8310,113 +8310,113 @@ static F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: [F; 7] = [
     F::new("capacity", Type::Quantity, 0),
     F::new("kind", Type::String, 0),
     F::new("maximumVolumeSize", Type::Quantity, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("nodeTopology", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("storageClassName", Type::String, 0)];
+    F::new("storageClassName", Type::String, F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 6), W::field(4, 1), W::field(5, 3)];
 pub static STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: Message = Message::new("io.k8s.api.storage.v1beta1.CSIStorageCapacity", &F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY, &W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY);
 static F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_441), 0),
+    F::new("items", Type::list(&LIST_441), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSIStorageCapacityList", &F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1BETA1_STORAGE_CLASS: [F; 10] = [
-    F::new("allowVolumeExpansion", Type::Bool, 0),
+    F::new("allowVolumeExpansion", Type::Bool, F::POINTER),
     F::new("allowedTopologies", Type::list(&LIST_442), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("mountOptions", Type::list(&LIST_0), 0),
     F::new("parameters", Type::map(&MAP_0), 0),
-    F::new("provisioner", Type::String, 0),
-    F::new("reclaimPolicy", Type::String, 0),
-    F::new("volumeBindingMode", Type::String, 0)];
+    F::new("provisioner", Type::String, F::ALWAYS),
+    F::new("reclaimPolicy", Type::String, F::POINTER),
+    F::new("volumeBindingMode", Type::String, F::POINTER)];
 static W_STORAGE_V1BETA1_STORAGE_CLASS: [W; 8] = [W::field(1, 4), W::field(2, 7), W::field(3, 6), W::field(4, 8), W::field(5, 5), W::field(6, 0), W::field(7, 9), W::field(8, 1)];
 pub static STORAGE_V1BETA1_STORAGE_CLASS: Message = Message::new("io.k8s.api.storage.v1beta1.StorageClass", &F_STORAGE_V1BETA1_STORAGE_CLASS, &W_STORAGE_V1BETA1_STORAGE_CLASS);
 static F_STORAGE_V1BETA1_STORAGE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_443), 0),
+    F::new("items", Type::list(&LIST_443), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_STORAGE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_STORAGE_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.StorageClassList", &F_STORAGE_V1BETA1_STORAGE_CLASS_LIST, &W_STORAGE_V1BETA1_STORAGE_CLASS_LIST);
 static F_STORAGE_V1BETA1_STORAGE_HEALTH: [F; 2] = [
     F::new("healthConditions", Type::list(&LIST_444), 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_STORAGE_V1BETA1_STORAGE_HEALTH: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1BETA1_STORAGE_HEALTH: Message = Message::new("io.k8s.api.storage.v1beta1.StorageHealth", &F_STORAGE_V1BETA1_STORAGE_HEALTH, &W_STORAGE_V1BETA1_STORAGE_HEALTH);
 static F_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: [F; 6] = [
     F::new("accessMode", Type::String, 0),
     F::new("lastTransitionTime", Type::Time, 0),
     F::new("message", Type::String, 0),
-    F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
+    F::new("reason", Type::String, F::ALWAYS),
+    F::new("status", Type::String, F::ALWAYS),
     F::new("volumeMode", Type::String, 0)];
 static W_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: [W; 6] = [W::field(1, 4), W::field(2, 3), W::field(3, 2), W::field(4, 0), W::field(5, 5), W::field(6, 1)];
 pub static STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: Message = Message::new("io.k8s.api.storage.v1beta1.StorageHealthCondition", &F_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION, &W_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION);
 static F_STORAGE_V1BETA1_TOKEN_REQUEST: [F; 2] = [
-    F::new("audience", Type::String, 0),
-    F::new("expirationSeconds", Type::Int64, 0)];
+    F::new("audience", Type::String, F::ALWAYS),
+    F::new("expirationSeconds", Type::Int64, F::POINTER)];
 static W_STORAGE_V1BETA1_TOKEN_REQUEST: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static STORAGE_V1BETA1_TOKEN_REQUEST: Message = Message::new("io.k8s.api.storage.v1beta1.TokenRequest", &F_STORAGE_V1BETA1_TOKEN_REQUEST, &W_STORAGE_V1BETA1_TOKEN_REQUEST);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachment", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_445), 0),
+    F::new("items", Type::list(&LIST_445), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentList", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
     F::new("inlineVolumeSpec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("persistentVolumeName", Type::String, 0)];
+    F::new("persistentVolumeName", Type::String, F::POINTER)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentSource", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: [F; 3] = [
-    F::new("attacher", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
-    F::new("source", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE), 0)];
+    F::new("attacher", Type::String, F::ALWAYS),
+    F::new("nodeName", Type::String, F::ALWAYS),
+    F::new("source", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentSpec", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: [F; 4] = [
     F::new("attachError", Type::message(&STORAGE_V1BETA1_VOLUME_ERROR), 0),
-    F::new("attached", Type::Bool, 0),
+    F::new("attached", Type::Bool, F::ALWAYS),
     F::new("attachmentMetadata", Type::map(&MAP_0), 0),
     F::new("detachError", Type::message(&STORAGE_V1BETA1_VOLUME_ERROR), 0)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentStatus", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS);
 static F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("driverName", Type::String, 0),
+    F::new("driverName", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("parameters", Type::map(&MAP_0), 0)];
 static W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttributesClass", &F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS, &W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS);
 static F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_446), 0),
+    F::new("items", Type::list(&LIST_446), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttributesClassList", &F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST, &W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST);
 static F_STORAGE_V1BETA1_VOLUME_ERROR: [F; 3] = [
-    F::new("errorCode", Type::Int32, 0),
+    F::new("errorCode", Type::Int32, F::POINTER),
     F::new("message", Type::String, 0),
-    F::new("time", Type::Time, 0)];
+    F::new("time", Type::Time, F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1BETA1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeError", &F_STORAGE_V1BETA1_VOLUME_ERROR, &W_STORAGE_V1BETA1_VOLUME_ERROR);
 static F_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: [F; 1] = [
-    F::new("count", Type::Int32, 0)];
+    F::new("count", Type::Int32, F::POINTER)];
 static W_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: [W; 1] = [W::field(1, 0)];
 pub static STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeNodeResources", &F_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES, &W_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES);
 static F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION: [F; 5] = [
@@ -8685,47 +8685,47 @@ pub static APIEXTENSIONS_V1BETA1_CONVERSION_REVIEW: Message = Message::new("io.k
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: [F; 6] = [
     F::new("description", Type::String, 0),
     F::new("format", Type::String, 0),
-    F::new("jsonPath", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("jsonPath", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("priority", Type::Int32, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: [W; 6] = [W::field(1, 3), W::field(2, 5), W::field(3, 1), W::field(4, 0), W::field(5, 4), W::field(6, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceColumnDefinition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: [F; 3] = [
     F::new("conversionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("strategy", Type::String, 0),
+    F::new("strategy", Type::String, F::ALWAYS),
     F::new("webhookClientConfig", Type::message(&APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceConversion", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC), 0),
-    F::new("status", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 3), W::field(5, 1), W::field(6, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionCondition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_457), 0),
+    F::new("items", Type::list(&LIST_457), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionList", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: [F; 6] = [
     F::new("categories", Type::list(&LIST_0), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("listKind", Type::String, 0),
-    F::new("plural", Type::String, 0),
+    F::new("plural", Type::String, F::ALWAYS),
     F::new("shortNames", Type::list(&LIST_0), 0),
     F::new("singular", Type::String, 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: [W; 6] = [W::field(1, 3), W::field(2, 5), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 0)];
@@ -8733,40 +8733,40 @@ pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: Message = Mes
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: [F; 11] = [
     F::new("additionalPrinterColumns", Type::list(&LIST_459), 0),
     F::new("conversion", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION), 0),
-    F::new("group", Type::String, 0),
-    F::new("names", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), 0),
+    F::new("group", Type::String, F::ALWAYS),
+    F::new("names", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), F::ALWAYS),
     F::new("preserveUnknownFields", Type::Bool, 0),
-    F::new("scope", Type::String, 0),
+    F::new("scope", Type::String, F::ALWAYS),
     F::new("selectableFields", Type::list(&LIST_460), 0),
     F::new("subresources", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES), 0),
     F::new("validation", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION), 0),
     F::new("version", Type::String, 0),
-    F::new("versions", Type::list(&LIST_458), 0)];
+    F::new("versions", Type::list(&LIST_458), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: [W; 11] = [W::field(1, 2), W::field(2, 9), W::field(3, 3), W::field(4, 5), W::field(5, 8), W::field(6, 7), W::field(7, 10), W::field(8, 0), W::field(9, 1), W::field(10, 4), W::field(11, 6)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionSpec", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: [F; 4] = [
-    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), 0),
-    F::new("conditions", Type::list(&LIST_461), 0),
+    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), F::ALWAYS),
+    F::new("conditions", Type::list(&LIST_461), F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0),
-    F::new("storedVersions", Type::list(&LIST_0), 0)];
+    F::new("storedVersions", Type::list(&LIST_0), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 3), W::field(4, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionStatus", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: [F; 9] = [
     F::new("additionalPrinterColumns", Type::list(&LIST_459), 0),
     F::new("deprecated", Type::Bool, 0),
     F::new("deprecationWarning", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("schema", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION), 0),
     F::new("selectableFields", Type::list(&LIST_460), 0),
-    F::new("served", Type::Bool, 0),
-    F::new("storage", Type::Bool, 0),
+    F::new("served", Type::Bool, F::ALWAYS),
+    F::new("storage", Type::Bool, F::ALWAYS),
     F::new("subresources", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES), 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 7), W::field(4, 4), W::field(5, 8), W::field(6, 0), W::field(7, 1), W::field(8, 2), W::field(9, 5)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionVersion", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: [F; 3] = [
     F::new("labelSelectorPath", Type::String, 0),
-    F::new("specReplicasPath", Type::String, 0),
-    F::new("statusReplicasPath", Type::String, 0)];
+    F::new("specReplicasPath", Type::String, F::ALWAYS),
+    F::new("statusReplicasPath", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceSubresourceScale", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS: [F; 0] = [
@@ -8806,15 +8806,15 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("format", Type::String, 0),
     F::new("id", Type::String, 0),
     F::new("items", Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), SchemaOr::Array), 0),
-    F::new("maxItems", Type::Int64, 0),
-    F::new("maxLength", Type::Int64, 0),
-    F::new("maxProperties", Type::Int64, 0),
-    F::new("maximum", Type::Double, 0),
-    F::new("minItems", Type::Int64, 0),
-    F::new("minLength", Type::Int64, 0),
-    F::new("minProperties", Type::Int64, 0),
-    F::new("minimum", Type::Double, 0),
-    F::new("multipleOf", Type::Double, 0),
+    F::new("maxItems", Type::Int64, F::POINTER),
+    F::new("maxLength", Type::Int64, F::POINTER),
+    F::new("maxProperties", Type::Int64, F::POINTER),
+    F::new("maximum", Type::Double, F::POINTER),
+    F::new("minItems", Type::Int64, F::POINTER),
+    F::new("minLength", Type::Int64, F::POINTER),
+    F::new("minProperties", Type::Int64, F::POINTER),
+    F::new("minimum", Type::Double, F::POINTER),
+    F::new("multipleOf", Type::Double, F::POINTER),
     F::new("not", Type::message(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), 0),
     F::new("nullable", Type::Bool, 0),
     F::new("oneOf", Type::list(&LIST_463), 0),
@@ -8828,36 +8828,36 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("x-kubernetes-embedded-resource", Type::Bool, 0),
     F::new("x-kubernetes-int-or-string", Type::Bool, 0),
     F::new("x-kubernetes-list-map-keys", Type::list(&LIST_0), 0),
-    F::new("x-kubernetes-list-type", Type::String, 0),
-    F::new("x-kubernetes-map-type", Type::String, 0),
-    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, 0),
+    F::new("x-kubernetes-list-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-map-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, F::POINTER),
     F::new("x-kubernetes-validations", Type::list(&LIST_464), 0)];
 static W_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [W; 44] = [W::field(1, 16), W::field(2, 1), W::field(3, 0), W::field(4, 9), W::field(5, 35), W::field(6, 15), W::field(7, 34), W::field(8, 6), W::field(9, 21), W::field(10, 12), W::field(11, 25), W::field(12, 13), W::field(13, 19), W::field(14, 23), W::field(15, 30), W::field(16, 18), W::field(17, 22), W::field(18, 36), W::field(19, 26), W::field(20, 10), W::field(21, 20), W::field(22, 24), W::field(23, 33), W::field(24, 17), W::field(25, 4), W::field(26, 29), W::field(27, 5), W::field(28, 27), W::field(29, 32), W::field(30, 3), W::field(31, 31), W::field(32, 8), W::field(33, 2), W::field(34, 7), W::field(35, 14), W::field(36, 11), W::field(37, 28), W::field(38, 42), W::field(39, 37), W::field(40, 38), W::field(41, 39), W::field(42, 40), W::field(43, 41), W::field(44, 43)];
 pub static APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.JSONSchemaProps", &F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS, &W_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS);
 static F_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: [F; 1] = [
-    F::new("jsonPath", Type::String, 0)];
+    F::new("jsonPath", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: [W; 1] = [W::field(1, 0)];
 pub static APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.SelectableField", &F_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD, &W_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD);
 static F_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: [F; 4] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS),
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.ServiceReference", &F_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE, &W_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE);
 static F_APIEXTENSIONS_V1BETA1_VALIDATION_RULE: [F; 6] = [
     F::new("fieldPath", Type::String, 0),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("optionalOldSelf", Type::Bool, 0),
-    F::new("reason", Type::String, 0),
-    F::new("rule", Type::String, 0)];
+    F::new("optionalOldSelf", Type::Bool, F::POINTER),
+    F::new("reason", Type::String, F::POINTER),
+    F::new("rule", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_VALIDATION_RULE: [W; 6] = [W::field(1, 5), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 0), W::field(6, 3)];
 pub static APIEXTENSIONS_V1BETA1_VALIDATION_RULE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.ValidationRule", &F_APIEXTENSIONS_V1BETA1_VALIDATION_RULE, &W_APIEXTENSIONS_V1BETA1_VALIDATION_RULE);
 static F_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.WebhookClientConfig", &F_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG, &W_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG);
 static F_META_V1_API_GROUP: [F; 6] = [
@@ -8906,7 +8906,7 @@ static F_META_V1_APPLY_OPTIONS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("dryRun", Type::list(&LIST_0), 0),
     F::new("fieldManager", Type::String, 0),
-    F::new("force", Type::Bool, 0),
+    F::new("force", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0)];
 static W_META_V1_APPLY_OPTIONS: [W; 3] = [W::field(1, 1), W::field(2, 3), W::field(3, 2)];
 pub static META_V1_APPLY_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ApplyOptions", &F_META_V1_APPLY_OPTIONS, &W_META_V1_APPLY_OPTIONS);
@@ -8997,7 +8997,7 @@ static F_META_V1_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_159), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static META_V1_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.List", &F_META_V1_LIST, &W_META_V1_LIST);
 static F_META_V1_LIST_META: [F; 5] = [
@@ -9009,19 +9009,19 @@ static F_META_V1_LIST_META: [F; 5] = [
 static W_META_V1_LIST_META: [W; 5] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1), W::field(5, 4)];
 pub static META_V1_LIST_META: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta", &F_META_V1_LIST_META, &W_META_V1_LIST_META);
 static F_META_V1_LIST_OPTIONS: [F; 13] = [
-    F::new("allowWatchBookmarks", Type::Bool, 0),
+    F::new("allowWatchBookmarks", Type::Bool, F::POINTER),
     F::new("apiVersion", Type::String, 0),
     F::new("continue", Type::String, 0),
     F::new("fieldSelector", Type::String, 0),
     F::new("kind", Type::String, 0),
     F::new("labelSelector", Type::String, 0),
-    F::new("limit", Type::Int64, 0),
+    F::new("limit", Type::Int64, F::POINTER),
     F::new("resourceVersion", Type::String, 0),
     F::new("resourceVersionMatch", Type::String, 0),
-    F::new("sendInitialEvents", Type::Bool, 0),
+    F::new("sendInitialEvents", Type::Bool, F::POINTER),
     F::new("shardSelector", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int64, 0),
-    F::new("watch", Type::Bool, 0)];
+    F::new("timeoutSeconds", Type::Int64, F::POINTER),
+    F::new("watch", Type::Bool, F::POINTER)];
 static W_META_V1_LIST_OPTIONS: [W; 11] = [W::field(1, 5), W::field(2, 3), W::field(3, 12), W::field(4, 7), W::field(5, 11), W::field(7, 6), W::field(8, 2), W::field(9, 0), W::field(10, 8), W::field(11, 9), W::field(15, 10)];
 pub static META_V1_LIST_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ListOptions", &F_META_V1_LIST_OPTIONS, &W_META_V1_LIST_OPTIONS);
 static F_META_V1_MANAGED_FIELDS_ENTRY: [F; 7] = [
@@ -9064,14 +9064,14 @@ pub static META_V1_OWNER_REFERENCE: Message = Message::atomic("io.k8s.apimachine
 static F_META_V1_PARTIAL_OBJECT_METADATA: [F; 3] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_META_V1_PARTIAL_OBJECT_METADATA: [W; 1] = [W::field(1, 2)];
 pub static META_V1_PARTIAL_OBJECT_METADATA: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata", &F_META_V1_PARTIAL_OBJECT_METADATA, &W_META_V1_PARTIAL_OBJECT_METADATA);
 static F_META_V1_PARTIAL_OBJECT_METADATA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_471), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1_PARTIAL_OBJECT_METADATA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static META_V1_PARTIAL_OBJECT_METADATA_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList", &F_META_V1_PARTIAL_OBJECT_METADATA_LIST, &W_META_V1_PARTIAL_OBJECT_METADATA_LIST);
 static F_META_V1_PATCH_OPTIONS: [F; 6] = [
@@ -9079,7 +9079,7 @@ static F_META_V1_PATCH_OPTIONS: [F; 6] = [
     F::new("dryRun", Type::list(&LIST_0), 0),
     F::new("fieldManager", Type::String, 0),
     F::new("fieldValidation", Type::String, 0),
-    F::new("force", Type::Bool, 0),
+    F::new("force", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0)];
 static W_META_V1_PATCH_OPTIONS: [W; 4] = [W::field(1, 1), W::field(2, 4), W::field(3, 2), W::field(4, 3)];
 pub static META_V1_PATCH_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PatchOptions", &F_META_V1_PATCH_OPTIONS, &W_META_V1_PATCH_OPTIONS);
@@ -9134,8 +9134,8 @@ static F_META_V1_TABLE_OPTIONS: [F; 3] = [
 static W_META_V1_TABLE_OPTIONS: [W; 1] = [W::field(1, 1)];
 pub static META_V1_TABLE_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.TableOptions", &F_META_V1_TABLE_OPTIONS, &W_META_V1_TABLE_OPTIONS);
 static F_META_V1_TIMESTAMP: [F; 2] = [
-    F::new("nanos", Type::Int32, 0),
-    F::new("seconds", Type::Int64, 0)];
+    F::new("nanos", Type::Int32, F::POINTER),
+    F::new("seconds", Type::Int64, F::POINTER)];
 static W_META_V1_TIMESTAMP: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static META_V1_TIMESTAMP: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.Timestamp", &F_META_V1_TIMESTAMP, &W_META_V1_TIMESTAMP);
 static F_META_V1_TYPE_META: [F; 2] = [
@@ -9160,15 +9160,15 @@ static F_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_471), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: [W; 2] = [W::field(1, 1), W::field(2, 3)];
 pub static META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1beta1.PartialObjectMetadataList", &F_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST, &W_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST);
 static F_TESTAPIGROUP_V1_CARP: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&TESTAPIGROUP_V1_CARP_SPEC), 0),
-    F::new("status", Type::message(&TESTAPIGROUP_V1_CARP_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&TESTAPIGROUP_V1_CARP_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&TESTAPIGROUP_V1_CARP_STATUS), F::ALWAYS)];
 static W_TESTAPIGROUP_V1_CARP: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static TESTAPIGROUP_V1_CARP: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.Carp", &F_TESTAPIGROUP_V1_CARP, &W_TESTAPIGROUP_V1_CARP);
 static F_TESTAPIGROUP_V1_CARP_CONDITION: [F; 6] = [
@@ -9181,7 +9181,7 @@ static F_TESTAPIGROUP_V1_CARP_CONDITION: [F; 6] = [
 static W_TESTAPIGROUP_V1_CARP_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 1), W::field(5, 3), W::field(6, 2)];
 pub static TESTAPIGROUP_V1_CARP_CONDITION: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpCondition", &F_TESTAPIGROUP_V1_CARP_CONDITION, &W_TESTAPIGROUP_V1_CARP_CONDITION);
 static F_TESTAPIGROUP_V1_CARP_INFO: [F; 4] = [
-    F::new("a", Type::Int64, 0),
+    F::new("a", Type::Int64, F::POINTER),
     F::new("b", Type::String, 0),
     F::new("c", Type::String, 0),
     F::new("data", Type::String, 0)];
@@ -9191,23 +9191,23 @@ static F_TESTAPIGROUP_V1_CARP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_473), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_TESTAPIGROUP_V1_CARP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static TESTAPIGROUP_V1_CARP_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpList", &F_TESTAPIGROUP_V1_CARP_LIST, &W_TESTAPIGROUP_V1_CARP_LIST);
 static F_TESTAPIGROUP_V1_CARP_SPEC: [F; 13] = [
-    F::new("activeDeadlineSeconds", Type::Int64, 0),
+    F::new("activeDeadlineSeconds", Type::Int64, F::POINTER),
     F::new("deprecatedServiceAccount", Type::String, 0),
-    F::new("hostIPC", Type::Bool, 0),
-    F::new("hostNetwork", Type::Bool, 0),
-    F::new("hostPID", Type::Bool, 0),
+    F::new("hostIPC", Type::Bool, F::POINTER),
+    F::new("hostNetwork", Type::Bool, F::POINTER),
+    F::new("hostPID", Type::Bool, F::POINTER),
     F::new("hostname", Type::String, 0),
     F::new("nodeName", Type::String, 0),
-    F::new("nodeSelector", Type::map(&MAP_0), 0),
+    F::new("nodeSelector", Type::map(&MAP_0), F::POINTER),
     F::new("restartPolicy", Type::String, 0),
     F::new("schedulerName", Type::String, 0),
     F::new("serviceAccountName", Type::String, 0),
     F::new("subdomain", Type::String, 0),
-    F::new("terminationGracePeriodSeconds", Type::Int64, 0)];
+    F::new("terminationGracePeriodSeconds", Type::Int64, F::POINTER)];
 static W_TESTAPIGROUP_V1_CARP_SPEC: [W; 13] = [W::field(3, 8), W::field(4, 12), W::field(5, 0), W::field(7, 7), W::field(8, 10), W::field(9, 1), W::field(10, 6), W::field(11, 3), W::field(12, 4), W::field(13, 2), W::field(16, 5), W::field(17, 11), W::field(19, 9)];
 pub static TESTAPIGROUP_V1_CARP_SPEC: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpSpec", &F_TESTAPIGROUP_V1_CARP_SPEC, &W_TESTAPIGROUP_V1_CARP_SPEC);
 static F_TESTAPIGROUP_V1_CARP_STATUS: [F; 8] = [
@@ -9229,7 +9229,7 @@ pub static RUNTIME_TYPE_META: Message = Message::new("io.k8s.apimachinery.pkg.ru
 static F_RUNTIME_UNKNOWN: [F; 4] = [
     F::new("contentEncoding", Type::String, 0),
     F::new("contentType", Type::String, 0),
-    F::new("raw", Type::Bytes, 0),
+    F::new("raw", Type::Bytes, F::POINTER),
     F::new("typeMeta", Type::message(&RUNTIME_TYPE_META), 0)];
 static W_RUNTIME_UNKNOWN: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1)];
 pub static RUNTIME_UNKNOWN: Message = Message::new("io.k8s.apimachinery.pkg.runtime.Unknown", &F_RUNTIME_UNKNOWN, &W_RUNTIME_UNKNOWN);
@@ -9295,34 +9295,34 @@ pub static APIREGISTRATION_V1_SERVICE_REFERENCE: Message = Message::new("io.k8s.
 static F_APIREGISTRATION_V1BETA1_API_SERVICE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_SPEC), 0),
-    F::new("status", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_STATUS), F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIService", &F_APIREGISTRATION_V1BETA1_API_SERVICE, &W_APIREGISTRATION_V1BETA1_API_SERVICE);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceCondition", &F_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION, &W_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_478), 0),
+    F::new("items", Type::list(&LIST_478), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_LIST: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceList", &F_APIREGISTRATION_V1BETA1_API_SERVICE_LIST, &W_APIREGISTRATION_V1BETA1_API_SERVICE_LIST);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: [F; 7] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("group", Type::String, 0),
-    F::new("groupPriorityMinimum", Type::Int32, 0),
+    F::new("groupPriorityMinimum", Type::Int32, F::ALWAYS),
     F::new("insecureSkipTLSVerify", Type::Bool, 0),
     F::new("service", Type::message(&APIREGISTRATION_V1BETA1_SERVICE_REFERENCE), 0),
     F::new("version", Type::String, 0),
-    F::new("versionPriority", Type::Int32, 0)];
+    F::new("versionPriority", Type::Int32, F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: [W; 7] = [W::field(1, 4), W::field(2, 1), W::field(3, 5), W::field(4, 3), W::field(5, 0), W::field(7, 2), W::field(8, 6)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceSpec", &F_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC, &W_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_STATUS: [F; 1] = [
@@ -9332,7 +9332,7 @@ pub static APIREGISTRATION_V1BETA1_API_SERVICE_STATUS: Message = Message::new("i
 static F_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.ServiceReference", &F_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE, &W_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE);
 static F_CUSTOM_METRICS_V1BETA1_METRIC_LIST_OPTIONS: [F; 4] = [
@@ -9348,14 +9348,14 @@ static F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE: [F; 6] = [
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("window", Type::Int64, 0)];
+    F::new("window", Type::Int64, F::POINTER)];
 static W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE: [W; 6] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 5), W::field(5, 4), W::field(6, 2)];
 pub static CUSTOM_METRICS_V1BETA1_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta1.MetricValue", &F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE, &W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE);
 static F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_480), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta1.MetricValueList", &F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST, &W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST);
 static F_CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER: [F; 2] = [
@@ -9375,42 +9375,42 @@ static F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE: [F; 5] = [
     F::new("metric", Type::message(&CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER), 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("windowSeconds", Type::Int64, 0)];
+    F::new("windowSeconds", Type::Int64, F::POINTER)];
 static W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE: [W; 5] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static CUSTOM_METRICS_V1BETA2_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta2.MetricValue", &F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE, &W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE);
 static F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_481), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta2.MetricValueList", &F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST, &W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST);
 static F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: [F; 5] = [
-    F::new("metricLabels", Type::map(&MAP_0), 0),
+    F::new("metricLabels", Type::map(&MAP_0), F::POINTER),
     F::new("metricName", Type::String, 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("window", Type::Int64, 0)];
+    F::new("window", Type::Int64, F::POINTER)];
 static W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: [W; 5] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.external-metrics.v1beta1.ExternalMetricValue", &F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE, &W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE);
 static F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_482), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.external-metrics.v1beta1.ExternalMetricValueList", &F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST, &W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST);
 static F_METRICS_V1ALPHA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_3), 0)];
+    F::new("usage", Type::map(&MAP_3), F::POINTER)];
 static W_METRICS_V1ALPHA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.ContainerMetrics", &F_METRICS_V1ALPHA1_CONTAINER_METRICS, &W_METRICS_V1ALPHA1_CONTAINER_METRICS);
 static F_METRICS_V1ALPHA1_NODE_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_3), 0),
+    F::new("usage", Type::map(&MAP_3), F::POINTER),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1ALPHA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1ALPHA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.NodeMetrics", &F_METRICS_V1ALPHA1_NODE_METRICS, &W_METRICS_V1ALPHA1_NODE_METRICS);
@@ -9418,14 +9418,14 @@ static F_METRICS_V1ALPHA1_NODE_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_483), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1ALPHA1_NODE_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_NODE_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.NodeMetricsList", &F_METRICS_V1ALPHA1_NODE_METRICS_LIST, &W_METRICS_V1ALPHA1_NODE_METRICS_LIST);
 static F_METRICS_V1ALPHA1_POD_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("containers", Type::list(&LIST_484), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1ALPHA1_POD_METRICS: [W; 4] = [W::field(1, 3), W::field(2, 4), W::field(3, 5), W::field(4, 1)];
@@ -9434,20 +9434,20 @@ static F_METRICS_V1ALPHA1_POD_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_485), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1ALPHA1_POD_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_POD_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.PodMetricsList", &F_METRICS_V1ALPHA1_POD_METRICS_LIST, &W_METRICS_V1ALPHA1_POD_METRICS_LIST);
 static F_METRICS_V1BETA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_3), 0)];
+    F::new("usage", Type::map(&MAP_3), F::POINTER)];
 static W_METRICS_V1BETA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1BETA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.ContainerMetrics", &F_METRICS_V1BETA1_CONTAINER_METRICS, &W_METRICS_V1BETA1_CONTAINER_METRICS);
 static F_METRICS_V1BETA1_NODE_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_3), 0),
+    F::new("usage", Type::map(&MAP_3), F::POINTER),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1BETA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1BETA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetrics", &F_METRICS_V1BETA1_NODE_METRICS, &W_METRICS_V1BETA1_NODE_METRICS);
@@ -9455,14 +9455,14 @@ static F_METRICS_V1BETA1_NODE_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_486), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1BETA1_NODE_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1BETA1_NODE_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetricsList", &F_METRICS_V1BETA1_NODE_METRICS_LIST, &W_METRICS_V1BETA1_NODE_METRICS_LIST);
 static F_METRICS_V1BETA1_POD_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("containers", Type::list(&LIST_487), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1BETA1_POD_METRICS: [W; 4] = [W::field(1, 3), W::field(2, 4), W::field(3, 5), W::field(4, 1)];
@@ -9471,7 +9471,7 @@ static F_METRICS_V1BETA1_POD_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_488), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1BETA1_POD_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1BETA1_POD_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetricsList", &F_METRICS_V1BETA1_POD_METRICS_LIST, &W_METRICS_V1BETA1_POD_METRICS_LIST);
 static KEYS_0: [ListKey; 0] = [];
