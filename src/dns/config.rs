@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// How the DNS server runs.
 #[derive(Clone, Debug)]
 pub struct DnsConfig {
-    /// Addresses to serve on, UDP and TCP each. Name them one by one: an answer must come from the address asked.
+    /// Addresses to serve on, UDP and TCP each.
     pub listen: Vec<SocketAddr>,
     /// The cluster's domain, usually `cluster.local`.
     pub domain: String,

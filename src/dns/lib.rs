@@ -15,6 +15,7 @@
 mod cache;
 pub mod cluster;
 pub mod config;
+mod datagram;
 pub mod forward;
 pub mod model;
 pub mod resolver;

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
+use crate::datagram::{Datagram, Ends};
 use crate::resolver::Resolver;
 use crate::wire::{self, Carrier, Reply, Request};
 
@@ -30,7 +31,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// One address's sockets.
 pub struct Listener {
-    udp: UdpSocket,
+    udp: Datagram,
     tcp: TcpListener,
 }
 
@@ -40,7 +41,7 @@ impl Listener {
     /// # Errors
     /// The address cannot be bound.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let udp = UdpSocket::bind(address).await?;
+        let udp = Datagram::bind(address).await?;
         let tcp = TcpListener::bind(udp.local_addr()?).await?;
         Ok(Self { udp, tcp })
     }
@@ -62,7 +63,7 @@ impl Listener {
     }
 }
 
-async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>) {
+async fn serve_udp(socket: Arc<Datagram>, resolver: Arc<Resolver>) {
     let mut waiting = JoinSet::new();
     let mut buffer = vec![0; QUESTION_BYTES];
     loop {
@@ -71,9 +72,9 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>) {
                 report(ended);
                 continue;
             }
-            received = socket.recv_from(&mut buffer) => received,
+            received = socket.receive(&mut buffer) => received,
         };
-        let Ok((count, from)) = received else {
+        let Ok((count, ends)) = received else {
             tokio::time::sleep(BACK_OFF).await;
             continue;
         };
@@ -89,19 +90,19 @@ async fn serve_udp(socket: Arc<UdpSocket>, resolver: Arc<Resolver>) {
                     let (socket, resolver) = (socket.clone(), resolver.clone());
                     waiting.spawn(async move {
                         let reply = resolver.resolve(&ask).await;
-                        send(&socket, &wire::write(&ask, reply, Carrier::Udp), from).await;
+                        send(&socket, &wire::write(&ask, reply, Carrier::Udp), ends).await;
                     });
                     continue;
                 }
             },
         };
-        send(&socket, &bytes, from).await;
+        send(&socket, &bytes, ends).await;
     }
 }
 
-async fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) {
-    if let Err(error) = socket.send_to(bytes, to).await {
-        tracing::debug!(%error, %to, "sending an answer");
+async fn send(socket: &Datagram, bytes: &[u8], ends: Ends) {
+    if let Err(error) = socket.send(bytes, ends).await {
+        tracing::debug!(%error, to = %ends.peer, "sending an answer");
     }
 }
 
