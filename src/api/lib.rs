@@ -16,8 +16,6 @@ mod generated;
 mod golden;
 pub mod openapi;
 pub mod resource;
-#[cfg(test)]
-mod shape;
 pub mod table;
 pub mod view;
 

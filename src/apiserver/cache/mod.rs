@@ -262,6 +262,11 @@ impl Cache {
         }
     }
 
+    /// Whether anybody would get a bookmark.
+    pub fn wants_bookmarks(&self) -> bool {
+        self.watchers.lock().wants_bookmarks()
+    }
+
     pub fn watcher_count(&self) -> usize {
         self.watchers.lock().len()
     }

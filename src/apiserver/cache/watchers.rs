@@ -160,6 +160,10 @@ impl Watchers {
         self.list.is_empty()
     }
 
+    pub fn wants_bookmarks(&self) -> bool {
+        self.list.iter().any(|watcher| watcher.bookmarks)
+    }
+
     pub fn dispatch(&mut self, events: &[Arc<Event>]) {
         for event in events {
             self.dispatch_one(event);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::Registry;
 use super::codec;
+use super::managed::Resets;
 use super::select::Fields;
 use super::strategy::Strategy;
 use crate::cache::{Cache, Shape};
@@ -20,6 +21,7 @@ pub struct Kind {
     pub fields: Fields,
     shape: Arc<Shape>,
     type_prefix: Vec<u8>,
+    resets: Resets,
     cache: OnceLock<Arc<Cache>>,
 }
 
@@ -53,6 +55,7 @@ impl Kind {
             fields,
             shape: Arc::new(shape),
             type_prefix: codec::type_prefix(storage),
+            resets: Resets::new(storage, strategy.status_fields()),
             cache: OnceLock::new(),
         }
     }
@@ -70,6 +73,11 @@ impl Kind {
     /// What entries of this kind are made with.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// What each endpoint resets.
+    pub fn resets(&self) -> &Resets {
+        &self.resets
     }
 
     /// What stored objects begin with: their kind and apiVersion.

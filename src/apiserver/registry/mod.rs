@@ -37,11 +37,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use apimachinery::{Status, Value};
+use apimachinery::{Status, Value, meta, time};
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::FutureExt;
 use http::{Request, Response};
-use store::Store;
+use store::{KeyValue, RangeRequest, RangeResponse, Store, Txn};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -49,15 +50,26 @@ use crate::admission::Chain;
 use crate::authn::token::Tokens;
 use crate::backend::{Backend, Generation};
 use crate::body::Body;
-use crate::cache::Cache;
+use crate::cache::{Cache, Entry};
 use crate::kinds;
 use crate::options::Options;
 use crate::request::RequestContext;
 use crate::served::Served;
-use crate::streaming::Streaming;
 use crate::server::Parts;
+use crate::streaming::Streaming;
+pub(crate) use errors::cache as cache_status;
 use kind::Kind;
 use leases::Leases;
+
+/// What authorization and admission look at for most requests.
+const BOOT_CACHES: [(&str, &str); 6] = [
+    ("", "namespaces"),
+    ("", "serviceaccounts"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+];
 
 /// All resources of one server.
 pub struct Registry {
@@ -173,6 +185,95 @@ impl Registry {
             None => cache.read(&key).await.map_err(errors::read)?.0,
         };
         entry.map(|entry| codec::entry_value(&entry)).transpose()
+    }
+
+    /// A key of the store as it is.
+    pub(crate) async fn read_raw(&self, key: &Bytes) -> Result<Option<KeyValue>, Status> {
+        let request = write::read_one(key);
+        let response = self.store.range(request).await.map_err(errors::store)?;
+        Ok(response.kvs.into_iter().next())
+    }
+
+    /// A transaction; whether its conditions held.
+    pub(crate) async fn store_txn(&self, txn: Txn) -> Result<bool, Status> {
+        let response = self.store.txn(txn).await.map_err(errors::store)?;
+        Ok(response.succeeded)
+    }
+
+    /// A range of the store.
+    pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+        self.store.range(request).await.map_err(errors::store)
+    }
+
+    /// A stored object of a kind, with its resourceVersion.
+    pub(crate) fn decode_raw(&self, kind: &Kind, kv: &KeyValue) -> Result<Value, Status> {
+        let entry = Entry::new(kind.shape(), kv).map_err(Status::internal)?;
+        codec::entry_value(&entry)
+    }
+
+    pub(crate) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Starts the caches that answering any request needs.
+    pub(crate) fn start_boot_caches(&self) {
+        for (group, plural) in BOOT_CACHES {
+            self.cache(group, plural);
+        }
+    }
+
+    /// Waits until those caches are filled.
+    pub(crate) async fn boot_caches_filled(&self) -> Result<(), Status> {
+        for (group, plural) in BOOT_CACHES {
+            if let Some(cache) = self.cache(group, plural) {
+                cache.catch_up().await.map_err(errors::cache)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the bookmarks that are due on all caches.
+    pub(crate) async fn send_bookmarks(&self) {
+        let watched: Vec<_> = self
+            .kinds()
+            .filter_map(|kind| kind.started_cache())
+            .filter(|cache| cache.wants_bookmarks())
+            .collect();
+        if watched.is_empty() {
+            return;
+        }
+        // Caches that nothing happened to learn how far the store has come.
+        if let Ok(revision) = self.store.revision().await {
+            for cache in &watched {
+                if let Err(error) = cache.wait(revision).await {
+                    tracing::debug!(%error, "a bookmark is older than it could be");
+                }
+            }
+        }
+        for cache in watched {
+            cache.send_bookmarks();
+        }
+    }
+
+    /// Moves when services, addresses or ranges change.
+    pub(crate) fn allocations_changed(&self) -> [i64; 2] {
+        [("", "services"), ("networking.k8s.io", "ipaddresses")]
+            .map(|(group, plural)| self.cache(group, plural).map_or(0, |cache| cache.changed()))
+    }
+
+    /// The stored bytes of a new object that the server makes itself.
+    pub(crate) fn system_object(&self, kind: &Kind, mut object: Value, manager: &str) -> Bytes {
+        let resource = kind.storage;
+        meta::set_type(&mut object, &resource.api_version(), resource.kind);
+        apimachinery::schema::complete(&mut object, resource.schema);
+        kind.strategy.default(&mut object);
+        managed::on_system_create(kind, manager, &mut object);
+        meta::set_uid(&mut object, &uuid::Uuid::new_v4().to_string());
+        meta::set_creation_timestamp(&mut object, &time::now_text());
+        if kind.strategy.counts_generation() {
+            meta::set_generation(&mut object, 1);
+        }
+        codec::encode_object(&object, true).into()
     }
 
     /// A namespace.

@@ -99,13 +99,13 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         reported = true;
         let object = match &patch {
             Patch::Apply(applied) => {
-                let decoded = Decoded {
-                    value: applied.clone(),
-                    strict: findings.clone(),
-                };
-                let mut applied = fit(call, decoded, body, validation)?;
+                let expected = Expected::of(call.resource);
+                let warnings = &call.context.warnings;
+                codec::report(expected, &findings, validation, warnings, body)?;
+                let mut applied = applied.clone();
+                check_kind(call, &applied)?;
                 call.check_name(&mut applied)?;
-                return managed::apply(call, &options, &applied, current);
+                return managed::apply(&write, &options, &applied, current);
             }
             patch => patch.apply(current.object.clone(), call.resource.schema)?,
         };
@@ -144,6 +144,23 @@ fn fit(
         validation,
         &call.context.warnings,
     )
+}
+
+/// An applied configuration says what it is.
+fn check_kind(call: &Call<'_>, applied: &Value) -> Result<(), Status> {
+    let kind = meta::kind(applied);
+    if kind == call.resource.kind {
+        return Ok(());
+    }
+    if kind.is_empty() {
+        return Err(Status::bad_request(
+            "error decoding YAML: Object 'Kind' is missing",
+        ));
+    }
+    Err(Status::bad_request(format!(
+        "Incorrect kind specified in apply patch. Specified patch kind: {kind}, expected: {}",
+        call.resource.kind
+    )))
 }
 
 /// Applying may create, and that is a right of its own.

@@ -387,6 +387,7 @@ impl<'a> Write<'a> {
         let attributes = self.attributes(Operation::Update, name, Some(&old));
         admission::admit(&attributes, &mut new).await?;
         self.prepare_update(name, &mut new, &old)?;
+        managed::ignore_times(&old, &mut new);
         let attributes = self.attributes(Operation::Update, name, Some(&old));
         admission::validate(&attributes, Some(&new)).await?;
         let change = self.change();

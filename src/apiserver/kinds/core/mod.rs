@@ -4,3 +4,4 @@ pub mod events;
 pub mod namespaces;
 pub mod nodes;
 pub mod pods;
+pub mod services;

@@ -340,3 +340,212 @@ async fn a_namespace_is_deleted_in_two_phases() {
     let immortal = server.delete("/api/v1/namespaces/default").await;
     assert!(matches!(immortal.code, 403 | 404));
 }
+
+#[tokio::test]
+async fn every_writer_owns_what_it_set() {
+    let server = Harness::start().await;
+    let made = server
+        .post(&format!("{PODS}?fieldManager=kubectl-run"), &pod("a"))
+        .await
+        .expect(201);
+    let entry = &made["metadata"]["managedFields"][0];
+    assert_eq!(
+        (&entry["manager"], &entry["operation"]),
+        (&json!("kubectl-run"), &json!("Update"))
+    );
+    let spec = &entry["fieldsV1"]["f:spec"];
+    assert_eq!(spec["f:dnsPolicy"], json!({}));
+    assert!(
+        spec.get("f:tolerations").is_none(),
+        "admission owns nothing"
+    );
+    let patch = json!({"status": {"phase": "Running"}});
+    let headers = [
+        ("content-type", "application/merge-patch+json"),
+        ("user-agent", "kubelet/v1.37.0"),
+    ];
+    let path = format!("{PODS}/a/status");
+    let patched = server
+        .ask(Method::PATCH, &path, &headers, patch.to_string())
+        .await
+        .expect(200);
+    let entry = &patched["metadata"]["managedFields"][1];
+    assert_eq!(
+        (&entry["manager"], &entry["subresource"]),
+        (&json!("kubelet"), &json!("status"))
+    );
+    assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
+}
+
+#[tokio::test]
+async fn applying_creates_merges_prunes_and_conflicts() {
+    let server = Harness::start().await;
+    let path = |manager: &str, more: &str| format!("{MAPS}/a?fieldManager={manager}{more}");
+    let config = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
+    let made = server
+        .patch(
+            &path("one", ""),
+            "apply",
+            &config(json!({"a": "1", "b": "1"})),
+        )
+        .await
+        .expect(201);
+    assert_eq!(made["data"], json!({"a": "1", "b": "1"}));
+    let same = server
+        .patch(
+            &path("one", ""),
+            "apply",
+            &config(json!({"a": "1", "b": "1"})),
+        )
+        .await
+        .expect(200);
+    assert_eq!(same, made);
+    let refused = server
+        .patch(&path("two", ""), "apply", &config(json!({"a": "2"})))
+        .await;
+    assert_eq!(
+        refused.message(409),
+        "Apply failed with 1 conflict: conflict with \"one\": .data.a"
+    );
+    let forced = server
+        .patch(
+            &path("two", "&force=true"),
+            "apply",
+            &config(json!({"a": "2"})),
+        )
+        .await
+        .expect(200);
+    assert_eq!(forced["data"], json!({"a": "2", "b": "1"}));
+    let pruned = server
+        .patch(&path("one", ""), "apply", &config(json!({})))
+        .await
+        .expect(200);
+    assert_eq!(pruned["data"], json!({"a": "2"}));
+    let nameless = server
+        .patch(&format!("{MAPS}/a"), "apply", &config(json!({})))
+        .await;
+    assert_eq!(nameless.code, 422);
+}
+
+#[tokio::test]
+async fn services_get_addresses_and_ports_once_each() {
+    let server = Harness::start().await;
+    let services = "/api/v1/namespaces/test/services";
+    let service = |name: &str, more: Value| {
+        let mut spec = json!({"ports": [{"port": 80}], "selector": {"a": "b"}});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    let plain = server
+        .post(services, &service("a", json!({})))
+        .await
+        .expect(201);
+    let address = plain["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    assert!(address.starts_with("10.96."), "{address}");
+    assert_eq!(plain["spec"]["clusterIPs"], json!([address]));
+    assert_eq!(plain["spec"]["ipFamilies"], json!(["IPv4"]));
+    assert_eq!(plain["status"], json!({"loadBalancer": {}}));
+    let path = format!("/apis/networking.k8s.io/v1/ipaddresses/{address}");
+    let taken = server.get(&path).await.expect(200);
+    assert_eq!(taken["spec"]["parentRef"]["name"], "a");
+    let again = server
+        .post(services, &service("b", json!({"clusterIP": address})))
+        .await;
+    let message = again.message(422);
+    assert!(
+        message.contains("failed to allocate IP")
+            && message.contains("provided IP is already allocated"),
+        "{message}"
+    );
+    let outside = server
+        .post(services, &service("b", json!({"clusterIP": "192.168.0.1"})))
+        .await;
+    assert!(outside.message(422).contains("is not in the valid range"));
+    let node = server
+        .post(services, &service("n", json!({"type": "NodePort"})))
+        .await
+        .expect(201);
+    let port = node["spec"]["ports"][0]["nodePort"].as_i64().unwrap();
+    assert!((30_086..=32_767).contains(&port));
+    let clash = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
+    let clash = server
+        .post(services, &service("m", clash))
+        .await
+        .message(422);
+    assert!(
+        clash.contains("spec.ports[0].nodePort: Invalid value: ")
+            && clash.ends_with("provided port is already allocated"),
+        "{clash}"
+    );
+    server.delete(&format!("{services}/n")).await.expect(200);
+    let free = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
+    server.post(services, &service("m", free)).await.expect(201);
+    let headless = server
+        .post(services, &service("h", json!({"clusterIP": "None"})))
+        .await
+        .expect(201);
+    assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
+    let gone = server.delete(&format!("{services}/a")).await.expect(200);
+    assert_eq!(gone["kind"], "Service");
+    server.get(&path).await.message(404);
+    let external = json!({"type": "ExternalName", "externalName": "example.com", "ports": []});
+    let external = server
+        .post(services, &service("x", external))
+        .await
+        .expect(201);
+    assert!(external["spec"].get("clusterIP").is_none());
+}
+
+#[tokio::test]
+async fn a_first_start_makes_the_boot_objects_and_a_second_writes_none() {
+    let server = Harness::start().await;
+    for path in [
+        "/api/v1/namespaces/kube-node-lease",
+        "/api/v1/namespaces/default/services/kubernetes",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
+        "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
+        "/apis/networking.k8s.io/v1/ipaddresses/10.96.0.1",
+        "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/exempt",
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+    ] {
+        server.get(path).await.expect(200);
+    }
+    let service = server
+        .get("/api/v1/namespaces/default/services/kubernetes")
+        .await
+        .expect(200);
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    let role = server
+        .get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view")
+        .await
+        .expect(200);
+    let options = crate::Options::new(server.store.clone());
+    let other = crate::Server::start(options).await.expect("starts");
+    while !other.backend().is_synced() {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let other = Harness::around(other, server.store.clone());
+    assert_eq!(
+        other
+            .get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view")
+            .await
+            .expect(200),
+        role
+    );
+    let mut slice = json!(null);
+    for _ in 0..200 {
+        let answer = other
+            .get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes")
+            .await;
+        if answer.code == 200 {
+            slice = answer.value;
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["127.0.0.1"]));
+}
