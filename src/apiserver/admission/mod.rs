@@ -3,6 +3,7 @@
 //! Every plugin is a unit struct and a line in `ADMISSION`; mutating ones run in that order, then, after defaults and
 //! validation of the object, the validating ones. Webhooks and policies have their place in the same order.
 
+mod escalation;
 mod namespace_lifecycle;
 mod priority;
 mod service_account;
@@ -94,6 +95,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&tolerations::DefaultTolerationSeconds, true),
     (&storage::DefaultStorageClass, true),
     (&storage::StorageObjectInUseProtection, true),
+    (&escalation::Escalation, true),
 ];
 
 /// The plugins a server runs.
