@@ -2,10 +2,12 @@
 
 mod clock;
 mod config;
+mod create;
 pub mod cri;
 mod k8s;
 mod node;
 mod patch;
+mod paths;
 pub mod pod;
 pub mod resources;
 mod text;
