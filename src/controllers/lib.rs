@@ -9,6 +9,7 @@
 
 mod config;
 mod context;
+mod endpoints;
 mod node_ipam;
 mod objects;
 mod root_ca;
@@ -52,6 +53,9 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &service_account::ServiceAccounts,
     &root_ca::RootCa,
     &node_ipam::NodeIpam,
+    &endpoints::legacy::EndpointsController,
+    &endpoints::slice_controller::EndpointSlices,
+    &endpoints::mirroring::Mirroring,
 ];
 
 /// Why `run` cannot work at all.
