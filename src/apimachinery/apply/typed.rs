@@ -6,6 +6,8 @@ use super::set::{self, FieldSet};
 use crate::schema::{Field, KeyDefault, ListKind, ListType, Message, Type};
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::cmp::Ordering;
 
 type Object = Map<String, Value>;
 
@@ -71,22 +73,40 @@ impl<'a> Shape<'a> {
     }
 }
 
+/// `f:name`.
+fn field_key(name: &str) -> String {
+    let mut key = String::with_capacity(name.len() + 2);
+    key.push_str("f:");
+    key.push_str(name);
+    key
+}
+
+/// Appends a scalar as JSON; most texts need no escapes.
+fn push_json(out: &mut String, value: &Value) {
+    match value {
+        Value::String(text) if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') => {
+            out.push('"');
+            out.push_str(text);
+            out.push('"');
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
 /// An item's path element: `k:{…}` or `v:…`. None when it lacks a key, and for a null.
 fn element(list: &ListType, item: &Value) -> Option<String> {
     if list.kind == ListKind::Set {
-        return if item.is_null() {
-            None
-        } else {
-            Some(format!("v:{item}"))
-        };
+        let mut text = "v:".to_owned();
+        push_json(&mut text, item);
+        return if item.is_null() { None } else { Some(text) };
     }
     let item = item.as_object()?;
-    let mut keys: Vec<(&str, Value)> = Vec::with_capacity(list.keys.len());
+    let mut keys: SmallVec<[(&str, Cow<'_, Value>); 4]> = SmallVec::new();
     for key in list.keys.iter() {
         let value = match (item.get(&*key.name), &key.default) {
-            (Some(value), _) => value.clone(),
-            (None, Some(KeyDefault::Text(text))) => Value::String(text.to_string()),
-            (None, Some(KeyDefault::Value(value))) => value.clone(),
+            (Some(value), _) => Cow::Borrowed(value),
+            (None, Some(KeyDefault::Text(text))) => Cow::Owned(Value::String(text.to_string())),
+            (None, Some(KeyDefault::Value(value))) => Cow::Borrowed(value),
             (None, None) => return None,
         };
         keys.push((&key.name, value));
@@ -101,7 +121,7 @@ fn element(list: &ListType, item: &Value) -> Option<String> {
         text.push('"');
         text.push_str(name);
         text.push_str("\":");
-        text.push_str(&value.to_string());
+        push_json(&mut text, value);
     }
     text.push('}');
     Some(text)
@@ -126,14 +146,8 @@ pub fn compare(old: &Value, new: &Value, message: &Message) -> Comparison {
 /// The nodes a comparison adds to the two sets.
 type Nodes = (Option<Value>, Option<Value>);
 
-fn leaf(old: Option<&Value>, new: Option<&Value>) -> Nodes {
-    let here = || Some(Value::Object(Object::new()));
-    match (old, new) {
-        (None, Some(_)) => (here(), None),
-        (Some(_), None) => (None, here()),
-        (Some(old), Some(new)) if old != new => (here(), None),
-        _ => (None, None),
-    }
+fn leaf(old: &Value, new: &Value) -> Nodes {
+    ((old != new).then(|| Value::Object(Object::new())), None)
 }
 
 fn is_empty(value: Option<&Value>) -> bool {
@@ -146,21 +160,21 @@ fn is_empty(value: Option<&Value>) -> bool {
 }
 
 fn compare_values(old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) -> Nodes {
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, Some(new)) => return (Some(whole(new, shape)), None),
+        (Some(old), None) => return (None, Some(whole(old, shape))),
+        (None, None) => return (None, None),
+    };
     // Two empty values are a leaf, which keeps null and empty apart.
-    if is_empty(old) && is_empty(new) {
+    if is_empty(Some(old)) && is_empty(Some(new)) {
         return leaf(old, new);
     }
-    let fits = |test: fn(&Value) -> bool| {
-        let fit = |value: Option<&Value>| value.is_none_or(|value| value.is_null() || test(value));
-        fit(old) && fit(new)
-    };
-    let (changed, removed) = match shape {
+    let fits =
+        |test: fn(&Value) -> bool| (old.is_null() || test(old)) && (new.is_null() || test(new));
+    let nodes = match shape {
         Shape::Struct(_) | Shape::Map(_) | Shape::Deduced if fits(Value::is_object) => {
-            compare_maps(
-                old.and_then(Value::as_object),
-                new.and_then(Value::as_object),
-                shape,
-            )
+            compare_maps(old.as_object(), new.as_object(), shape)
         }
         Shape::List(list) if fits(Value::is_array) => {
             match compare_lists(items_of(old), items_of(new), list) {
@@ -170,81 +184,172 @@ fn compare_values(old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) ->
         }
         _ => return leaf(old, new),
     };
-    (
-        set::node(changed, old.is_none()),
-        set::node(removed, new.is_none()),
-    )
+    (set::node(nodes.0, false), set::node(nodes.1, false))
+}
+
+/// The node of a value that only one side has: it and everything below it.
+fn whole(value: &Value, shape: Shape<'_>) -> Value {
+    let mut nodes = Object::new();
+    match (shape, value) {
+        (Shape::Struct(_) | Shape::Map(_) | Shape::Deduced, Value::Object(map)) => {
+            let mut fields = Fields::of(shape);
+            for (name, value) in map {
+                nodes.insert(field_key(name), whole(value, fields.next(name)));
+            }
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            let Some(elements) = elements(list, items) else {
+                return Value::Object(nodes);
+            };
+            for (element, item) in elements.into_iter().zip(items) {
+                match nodes.entry(element) {
+                    serde_json::map::Entry::Vacant(entry) => {
+                        entry.insert(whole(item, Shape::of(&list.item)));
+                    }
+                    // Items that are there several times are owned as one.
+                    serde_json::map::Entry::Occupied(mut entry) => {
+                        entry.insert(Value::Object(Object::new()));
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    set::node(nodes, true).unwrap_or_default()
+}
+
+/// The shapes of a map's fields, asked for in the order of their names: one pass over a struct's sorted table.
+struct Fields<'a> {
+    shape: Shape<'a>,
+    rest: &'a [Field],
+}
+
+impl<'a> Fields<'a> {
+    fn of(shape: Shape<'a>) -> Self {
+        let rest = match shape {
+            Shape::Struct(message) => &message.fields[..],
+            _ => &[],
+        };
+        Self { shape, rest }
+    }
+
+    fn next(&mut self, name: &str) -> Shape<'a> {
+        if !matches!(self.shape, Shape::Struct(_)) {
+            return self.shape.field(name);
+        }
+        while let Some((field, rest)) = self.rest.split_first() {
+            match (*field.name).cmp(name) {
+                Ordering::Less => self.rest = rest,
+                Ordering::Equal => {
+                    self.rest = rest;
+                    return Shape::of_field(field);
+                }
+                Ordering::Greater => break,
+            }
+        }
+        Shape::Deduced
+    }
 }
 
 fn compare_maps(old: Option<&Object>, new: Option<&Object>, shape: Shape<'_>) -> (Object, Object) {
     let (mut changed, mut removed) = (Object::new(), Object::new());
-    let mut add = |name: &str, old: Option<&Value>, new: Option<&Value>| {
-        let (gained, lost) = compare_values(old, new, shape.field(name));
+    let mut fields = Fields::of(shape);
+    let (mut old, mut new) = (
+        old.into_iter().flatten().peekable(),
+        new.into_iter().flatten().peekable(),
+    );
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return (changed, removed),
+        };
+        let before = if order == Ordering::Greater {
+            None
+        } else {
+            old.next()
+        };
+        let after = if order == Ordering::Less {
+            None
+        } else {
+            new.next()
+        };
+        let Some((name, _)) = before.or(after) else {
+            return (changed, removed);
+        };
+        let values = (
+            before.map(|(_, value)| value),
+            after.map(|(_, value)| value),
+        );
+        let (gained, lost) = compare_values(values.0, values.1, fields.next(name));
         if let Some(gained) = gained {
-            changed.insert(format!("f:{name}"), gained);
+            changed.insert(field_key(name), gained);
         }
         if let Some(lost) = lost {
-            removed.insert(format!("f:{name}"), lost);
-        }
-    };
-    for (name, value) in new.into_iter().flatten() {
-        add(name, old.and_then(|old| old.get(name)), Some(value));
-    }
-    for (name, value) in old.into_iter().flatten() {
-        if !new.is_some_and(|new| new.contains_key(name)) {
-            add(name, Some(value), None);
+            removed.insert(field_key(name), lost);
         }
     }
-    (changed, removed)
 }
 
-fn items_of(value: Option<&Value>) -> &[Value] {
-    value
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+fn items_of(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The positions of items by element, in the order of the elements.
+fn positions(elements: &[String]) -> Vec<(&str, usize)> {
+    let mut positions: Vec<(&str, usize)> = elements
+        .iter()
+        .enumerate()
+        .map(|(at, e)| (e.as_str(), at))
+        .collect();
+    positions.sort_unstable();
+    positions
+}
+
+/// Takes the positions of this element off the front.
+fn take_positions(positions: &mut &[(&str, usize)], element: &str) -> SmallVec<[usize; 2]> {
+    let count = positions.iter().take_while(|(e, _)| *e == element).count();
+    let (taken, rest) = positions.split_at(count);
+    *positions = rest;
+    taken.iter().map(|(_, at)| *at).collect()
 }
 
 fn compare_lists(old: &[Value], new: &[Value], list: &ListType) -> Option<(Object, Object)> {
     let (old_elements, new_elements) = (elements(list, old)?, elements(list, new)?);
+    let (old_positions, new_positions) = (positions(&old_elements), positions(&new_elements));
+    let (mut before, mut after) = (&old_positions[..], &new_positions[..]);
     let (mut changed, mut removed) = (Object::new(), Object::new());
     let shape = Shape::of(&list.item);
-    let mut seen: Vec<&str> = Vec::with_capacity(new_elements.len());
-    for element in new_elements.iter().chain(&old_elements) {
-        if seen.contains(&element.as_str()) {
-            continue;
-        }
-        seen.push(element);
-        let pick = |elements: &[String]| -> SmallVec<[usize; 2]> {
-            elements
-                .iter()
-                .enumerate()
-                .filter(|(_, e)| *e == element)
-                .map(|(index, _)| index)
-                .collect()
-        };
-        let (before, after) = (pick(&old_elements), pick(&new_elements));
+    while let Some(element) = match (before.first(), after.first()) {
+        (Some((a, _)), Some((b, _))) => Some(*a.min(b)),
+        (a, b) => a.or(b).map(|(element, _)| *element),
+    } {
+        let (was, is) = (
+            take_positions(&mut before, element),
+            take_positions(&mut after, element),
+        );
         let (first_old, first_new) = (
-            before.first().map(|at| &old[*at]),
-            after.first().map(|at| &new[*at]),
+            was.first().map(|at| &old[*at]),
+            is.first().map(|at| &new[*at]),
         );
         let mark = || Some(Value::Object(Object::new()));
-        let (gained, lost) = match (before.len(), after.len()) {
+        let (gained, lost) = match (was.len(), is.len()) {
             (0 | 1, 0 | 1) => compare_values(first_old, first_new, shape),
             // Items that are there several times are owned as one.
             (2.., 2..) => {
-                let same = before.len() == after.len()
-                    && before.iter().zip(&after).all(|(a, b)| old[*a] == new[*b]);
+                let same =
+                    was.len() == is.len() && was.iter().zip(&is).all(|(a, b)| old[*a] == new[*b]);
                 (if same { None } else { mark() }, None)
             }
             (2.., _) => (compare_values(None, first_new, shape).0, mark()),
             (_, _) => (mark(), compare_values(first_old, None, shape).1),
         };
         if let Some(gained) = gained {
-            changed.insert(element.clone(), gained);
+            changed.insert(element.to_owned(), gained);
         }
         if let Some(lost) = lost {
-            removed.insert(element.clone(), lost);
+            removed.insert(element.to_owned(), lost);
         }
     }
     Some((changed, removed))
@@ -255,51 +360,102 @@ fn compare_lists(old: &[Value], new: &[Value], list: &ListType) -> Option<(Objec
 /// The fields a configuration sets.
 ///
 /// # Errors
-/// An item of a keyed list that lacks a key, with its path.
+/// A field the type does not have, a value of the wrong type, an item of a keyed list that lacks a key or is there
+/// twice; with its path.
 pub fn field_set(config: &Value, message: &Message) -> Result<FieldSet, String> {
-    let Value::Object(map) = config else {
-        return Ok(FieldSet::new());
-    };
-    fields_of_map(map, Shape::Struct(message), "").map(FieldSet::from_children)
+    Walk { strict: true }.root(config, message)
 }
 
-fn fields_of_map(map: &Object, shape: Shape<'_>, path: &str) -> Result<Object, String> {
-    let mut fields = Object::new();
-    for (name, value) in map {
-        let child_path = format!("{path}.{name}");
-        let children = fields_of_value(value, shape.field(name), &child_path)?;
-        // An entry of a map is a field of its own; a struct's field is one when nothing stands below it.
-        let member = is_empty(Some(value)) || children.is_empty() || !shape.has_field(name);
-        fields.extend(set::node(children, member).map(|node| (format!("f:{name}"), node)));
+/// The fields an object has; a list whose items cannot be told apart counts as a whole.
+pub(super) fn lenient_field_set(object: &Value, message: &Message) -> FieldSet {
+    // Only a strict walk refuses anything.
+    Walk { strict: false }
+        .root(object, message)
+        .unwrap_or_default()
+}
+
+struct Walk {
+    strict: bool,
+}
+
+impl Walk {
+    fn root(&self, object: &Value, message: &Message) -> Result<FieldSet, String> {
+        let Value::Object(map) = object else {
+            return Ok(FieldSet::new());
+        };
+        self.map(map, Shape::Struct(message), "")
+            .map(FieldSet::from_children)
     }
-    Ok(fields)
-}
 
-fn fields_of_value(value: &Value, shape: Shape<'_>, path: &str) -> Result<Object, String> {
-    match (shape, value) {
-        (Shape::Struct(_) | Shape::Map(_) | Shape::Deduced, Value::Object(map)) => {
-            fields_of_map(map, shape, path)
-        }
-        (Shape::List(list), Value::Array(items)) => {
-            let mut fields = Object::new();
-            for (index, item) in items.iter().enumerate() {
-                let Some(element) = element(list, item) else {
-                    return Err(missing_key(list, item, path, index));
-                };
-                if fields.contains_key(&element) {
-                    return Err(format!(
-                        "{path}: duplicate entries for key {}",
-                        element_in_words(&element)
-                    ));
-                }
-                let children =
-                    fields_of_value(item, Shape::of(&list.item), &format!("{path}[{index}]"))?;
-                fields.extend(set::node(children, true).map(|node| (element, node)));
+    fn map(&self, map: &Object, shape: Shape<'_>, path: &str) -> Result<Object, String> {
+        let mut fields = Object::new();
+        for (name, value) in map {
+            let child_path = format!("{path}.{name}");
+            if self.strict {
+                check(name, value, shape, &child_path)?;
             }
-            Ok(fields)
+            let children = self.value(value, shape.field(name), &child_path)?;
+            // An entry of a map is a field of its own; a struct's field is one when nothing stands below it.
+            let member = is_empty(Some(value)) || children.is_empty() || !shape.has_field(name);
+            fields.extend(set::node(children, member).map(|node| (field_key(name), node)));
         }
-        _ => Ok(Object::new()),
+        Ok(fields)
     }
+
+    fn value(&self, value: &Value, shape: Shape<'_>, path: &str) -> Result<Object, String> {
+        match (shape, value) {
+            (Shape::Struct(_) | Shape::Map(_) | Shape::Deduced, Value::Object(map)) => {
+                self.map(map, shape, path)
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let mut fields = Object::new();
+                for (index, item) in items.iter().enumerate() {
+                    let Some(element) = element(list, item) else {
+                        if self.strict {
+                            return Err(missing_key(list, item, path, index));
+                        }
+                        return Ok(Object::new());
+                    };
+                    if self.strict && fields.contains_key(&element) {
+                        return Err(format!(
+                            "{path}: duplicate entries for key {}",
+                            element_in_words(&element)
+                        ));
+                    }
+                    let children =
+                        self.value(item, Shape::of(&list.item), &format!("{path}[{index}]"))?;
+                    fields.extend(set::node(children, true).map(|node| (element, node)));
+                }
+                Ok(fields)
+            }
+            _ => Ok(Object::new()),
+        }
+    }
+}
+
+/// Whether the table has the field and the value may be its.
+fn check(name: &str, value: &Value, shape: Shape<'_>, path: &str) -> Result<(), String> {
+    let ty = match shape {
+        Shape::Struct(message) => match message.field(name) {
+            Some(field) => &field.ty,
+            None if message.preserve_unknown || message.embedded_resource => return Ok(()),
+            None => return Err(format!("{path}: field not declared in schema")),
+        },
+        Shape::Map(ty) => ty,
+        _ => return Ok(()),
+    };
+    let expected = match (ty, value) {
+        (_, Value::Null) => return Ok(()),
+        (Type::String | Type::Bytes, value) if !value.is_string() => "string",
+        (Type::Int32 | Type::Int64 | Type::Double, value) if !value.is_number() => {
+            "numeric (int or float)"
+        }
+        (Type::Bool, value) if !value.is_boolean() => "boolean",
+        (Type::List(_), value) if !value.is_array() => "list",
+        (Type::Map(_) | Type::Message(_), value) if !value.is_object() => "map",
+        _ => return Ok(()),
+    };
+    Err(format!("{path}: expected {expected}, got {value}"))
 }
 
 fn element_in_words(element: &str) -> String {
@@ -443,7 +599,7 @@ fn remove(value: &mut Value, fields: &Object, shape: Shape<'_>) {
         (Shape::Struct(_) | Shape::Map(_) | Shape::Deduced, Value::Object(map)) => {
             let had = !map.is_empty();
             map.retain(|name, value| {
-                let (member, below) = set::child(fields, &format!("f:{name}"));
+                let (member, below) = set::child(fields, &field_key(name));
                 if !member {
                     if let Some(below) = below {
                         remove(value, below, shape.field(name));
