@@ -87,10 +87,15 @@ pub(crate) struct EtcdProcess {
 
 impl EtcdProcess {
     pub fn start(program: &Path) -> Self {
+        Self::start_in(program, tempfile::tempdir().expect("a folder"))
+    }
+
+    /// Starts it on data that is there already.
+    pub fn start_in(program: &Path, data: TempDir) -> Self {
         let mut process = Self {
             program: program.to_owned(),
             pki: Pki::new(),
-            data: tempfile::tempdir().expect("a folder"),
+            data,
             client_port: free_port(),
             peer_port: free_port(),
             child: None,

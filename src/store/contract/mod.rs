@@ -6,6 +6,8 @@
 mod cases;
 mod model;
 
+pub(crate) use model::Random;
+
 use std::sync::Arc;
 use std::time::Duration;
 

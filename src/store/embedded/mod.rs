@@ -334,3 +334,6 @@ impl Store for Embedded {
         self.shared.queue.check()
     }
 }
+
+#[cfg(test)]
+mod crash;
