@@ -363,8 +363,9 @@ pub fn apply(
         record(&Value::Null, &base, &mut entries, &before);
     }
     let mut owned = typed::field_set(config, write.message).map_err(|error| {
-        let kind = format!("{}, Kind={}", write.api_version, meta::kind(config));
-        let object = meta::join_key(meta::namespace(config), meta::name(config));
+        let (group, version) = meta::group_version(write.api_version);
+        let kind = format!("{group}/{version}, Kind={}", meta::kind(config));
+        let object = format!("{}/{}", meta::namespace(config), meta::name(config));
         Status::failure(
             500,
             crate::status::Reason::Unknown,

@@ -8,102 +8,156 @@ use serde_json::Value;
 /// The fields a configuration sets.
 ///
 /// # Errors
-/// A field the type does not have, a value of the wrong type, an item of a keyed list that lacks a key or is there
-/// twice; with its path.
+/// Every field the type does not have, every value of the wrong type, every item of a keyed list that lacks a key or is
+/// there twice; with their paths, as upstream lists them.
 pub fn field_set(config: &Value, message: &Message) -> Result<FieldSet, String> {
-    Walk { strict: true }.root(config, message)
+    let mut walk = Walk {
+        strict: true,
+        errors: Vec::new(),
+    };
+    let fields = walk.root(config, message);
+    match walk.errors.len() {
+        0 => Ok(fields),
+        1 => Err(walk.errors.swap_remove(0)),
+        _ => Err(format!("errors:\n  {}", walk.errors.join("\n  "))),
+    }
 }
 
 /// The fields an object has; a list whose items cannot be told apart counts as a whole.
 pub(in crate::apply) fn lenient_field_set(object: &Value, message: &Message) -> FieldSet {
-    // Only a strict walk refuses anything.
-    Walk { strict: false }
-        .root(object, message)
-        .unwrap_or_default()
+    Walk {
+        strict: false,
+        errors: Vec::new(),
+    }
+    .root(object, message)
 }
+
+/// Most errors told of one configuration.
+const MAX_ERRORS: usize = 100;
 
 struct Walk {
     strict: bool,
+    errors: Vec<String>,
 }
 
 impl Walk {
-    fn root(&self, object: &Value, message: &Message) -> Result<FieldSet, String> {
-        let Value::Object(map) = object else {
-            return Ok(FieldSet::new());
-        };
-        self.map(map, Shape::Struct(message), "")
-            .map(FieldSet::from_children)
+    fn root(&mut self, object: &Value, message: &Message) -> FieldSet {
+        match object {
+            Value::Object(map) => {
+                FieldSet::from_children(self.map(map, Shape::Struct(message), ""))
+            }
+            _ => FieldSet::new(),
+        }
     }
 
-    fn map(&self, map: &Object, shape: Shape<'_>, path: &str) -> Result<Object, String> {
+    fn refuse(&mut self, error: impl FnOnce() -> String) {
+        if self.strict && self.errors.len() < MAX_ERRORS {
+            self.errors.push(error());
+        }
+    }
+
+    fn map(&mut self, map: &Object, shape: Shape<'_>, path: &str) -> Object {
         let mut fields = Object::new();
         for (name, value) in map {
-            let child_path = format!("{path}.{name}");
+            let child_path = if self.strict {
+                format!("{path}.{name}")
+            } else {
+                String::new()
+            };
             if self.strict {
-                check(name, value, shape, &child_path)?;
+                if let Some(error) = check(name, value, shape) {
+                    self.refuse(|| format!("{child_path}: {error}"));
+                    continue;
+                }
             }
-            let children = self.value(value, shape.field(name), &child_path)?;
+            let children = self.value(value, shape.field(name), &child_path);
             // An entry of a map is a field of its own; a struct's field is one when nothing stands below it.
             let member = is_empty(Some(value)) || children.is_empty() || !shape.has_field(name);
             fields.extend(set::node(children, member).map(|node| (field_key(name), node)));
         }
-        Ok(fields)
+        fields
     }
 
-    fn value(&self, value: &Value, shape: Shape<'_>, path: &str) -> Result<Object, String> {
+    fn value(&mut self, value: &Value, shape: Shape<'_>, path: &str) -> Object {
         match (shape, value) {
             (Shape::Struct(_) | Shape::Map(_) | Shape::Deduced, Value::Object(map)) => {
                 self.map(map, shape, path)
             }
-            (Shape::List(list), Value::Array(items)) => {
-                let mut fields = Object::new();
-                for (index, item) in items.iter().enumerate() {
-                    let Some(element) = element(list, item) else {
-                        if self.strict {
-                            return Err(missing_key(list, item, path, index));
-                        }
-                        return Ok(Object::new());
-                    };
-                    if self.strict && fields.contains_key(&element) {
-                        return Err(format!(
-                            "{path}: duplicate entries for key {}",
-                            element_in_words(&element)
-                        ));
-                    }
-                    let children =
-                        self.value(item, Shape::of(&list.item), &format!("{path}[{index}]"))?;
-                    fields.extend(set::node(children, true).map(|node| (element, node)));
-                }
-                Ok(fields)
-            }
-            _ => Ok(Object::new()),
+            (Shape::List(list), Value::Array(items)) => self.list(items, list, path),
+            _ => Object::new(),
         }
+    }
+
+    fn list(&mut self, items: &[Value], list: &ListType, path: &str) -> Object {
+        let mut fields = Object::new();
+        for (index, item) in items.iter().enumerate() {
+            let Some(element) = element(list, item) else {
+                self.refuse(|| missing_key(list, item, path, index));
+                return Object::new();
+            };
+            if fields.contains_key(&element) {
+                self.refuse(|| {
+                    format!(
+                        "{path}: duplicate entries for key {}",
+                        element_in_words(&element)
+                    )
+                });
+            }
+            let item_path = if self.strict {
+                format!("{path}[{index}]")
+            } else {
+                String::new()
+            };
+            let children = self.value(item, Shape::of(&list.item), &item_path);
+            fields.extend(set::node(children, true).map(|node| (element, node)));
+        }
+        fields
     }
 }
 
-/// Whether the table has the field and the value may be its.
-fn check(name: &str, value: &Value, shape: Shape<'_>, path: &str) -> Result<(), String> {
+/// What is wrong with a field: the table does not have it, or the value is not of its type.
+fn check(name: &str, value: &Value, shape: Shape<'_>) -> Option<String> {
     let ty = match shape {
         Shape::Struct(message) => match message.field(name) {
             Some(field) => &field.ty,
-            None if message.preserve_unknown || message.embedded_resource => return Ok(()),
-            None => return Err(format!("{path}: field not declared in schema")),
+            None if message.preserve_unknown || message.embedded_resource => return None,
+            None => return Some("field not declared in schema".to_owned()),
         },
         Shape::Map(ty) => ty,
-        _ => return Ok(()),
+        _ => return None,
     };
-    let expected = match (ty, value) {
-        (_, Value::Null) => return Ok(()),
-        (Type::String | Type::Bytes, value) if !value.is_string() => "string",
+    // Go prints the value it holds, a pointer to it for maps and lists.
+    let held = || match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match (ty, value) {
+        (_, Value::Null) => None,
+        (Type::String | Type::Bytes, value) if !value.is_string() => Some(format!(
+            "expected string, got &value.valueUnstructured{{Value:{}}}",
+            held()
+        )),
         (Type::Int32 | Type::Int64 | Type::Double, value) if !value.is_number() => {
-            "numeric (int or float)"
+            let kind = match value {
+                Value::String(_) => "string",
+                Value::Bool(_) => "boolean",
+                Value::Array(_) => "list",
+                _ => "map",
+            };
+            Some(format!("expected numeric (int or float), got {kind}"))
         }
-        (Type::Bool, value) if !value.is_boolean() => "boolean",
-        (Type::List(_), value) if !value.is_array() => "list",
-        (Type::Map(_) | Type::Message(_), value) if !value.is_object() => "map",
-        _ => return Ok(()),
-    };
-    Err(format!("{path}: expected {expected}, got {value}"))
+        (Type::Bool, value) if !value.is_boolean() => Some(format!(
+            "expected boolean, got &value.valueUnstructured{{Value:{}}}",
+            held()
+        )),
+        (Type::List(_), value) if !value.is_array() => {
+            Some(format!("expected list, got &{{{}}}", held()))
+        }
+        (Type::Map(_) | Type::Message(_), value) if !value.is_object() => {
+            Some(format!("expected map, got &{{{}}}", held()))
+        }
+        _ => None,
+    }
 }
 
 fn element_in_words(element: &str) -> String {
