@@ -5,6 +5,7 @@
 
 mod escalation;
 mod namespace_lifecycle;
+mod node_restriction;
 mod priority;
 mod service_account;
 mod storage;
@@ -90,6 +91,7 @@ pub trait Plugin: Send + Sync + 'static {
 pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&namespace_lifecycle::NamespaceLifecycle, true),
     (&service_account::ServiceAccount, true),
+    (&node_restriction::NodeRestriction, false),
     (&tolerations::TaintNodesByCondition, true),
     (&priority::Priority, true),
     (&tolerations::DefaultTolerationSeconds, true),

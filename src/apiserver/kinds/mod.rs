@@ -20,6 +20,7 @@ pub static KINDS: &[&dyn Strategy] = &[
     &core::namespaces::Namespaces,
     &core::nodes::Nodes,
     &core::pods::Pods,
+    &core::service_accounts::ServiceAccounts,
     &core::services::Services,
 ];
 

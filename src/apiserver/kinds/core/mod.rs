@@ -4,4 +4,5 @@ pub mod events;
 pub mod namespaces;
 pub mod nodes;
 pub mod pods;
+pub mod service_accounts;
 pub mod services;
