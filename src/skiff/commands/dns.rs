@@ -27,8 +27,18 @@ pub struct Dns {
 
 impl Dns {
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let Self { client, listen, cluster_domain, resolv_conf, common } = self;
-        let config = DnsConfig { domain: cluster_domain, upstream_resolv_conf: Some(resolv_conf), ..DnsConfig::on(listen) };
+        let Self {
+            client,
+            listen,
+            cluster_domain,
+            resolv_conf,
+            common,
+        } = self;
+        let config = DnsConfig {
+            domain: cluster_domain,
+            upstream_resolv_conf: Some(resolv_conf),
+            ..DnsConfig::on(listen)
+        };
         runtime::run(&common, |shutdown| async move {
             let client = client.client("dns")?;
             Ok(dns::run(client, config, shutdown).await?)
