@@ -11,8 +11,6 @@
 //!
 //! **Invariant:** nothing here is computed at start: the tables are constants of the binary.
 
-#[cfg(test)]
-mod bench;
 mod generated;
 #[cfg(test)]
 mod golden;

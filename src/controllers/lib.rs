@@ -9,7 +9,6 @@
 
 mod config;
 mod context;
-mod endpoints;
 mod node_ipam;
 mod objects;
 mod root_ca;
@@ -53,9 +52,6 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &service_account::ServiceAccounts,
     &root_ca::RootCa,
     &node_ipam::NodeIpam,
-    &endpoints::legacy::EndpointsController,
-    &endpoints::slice_controller::EndpointSlices,
-    &endpoints::mirroring::Mirroring,
 ];
 
 /// Why `run` cannot work at all.

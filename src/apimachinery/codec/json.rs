@@ -46,30 +46,17 @@ pub fn encode_pretty(value: &Value) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-enum Step<'a> {
-    Key(Cow<'a, str>),
+enum Step {
+    Key(String),
     Index(usize),
 }
-
-/// The bytes that end a run of plain text in a string: quote, backslash, controls.
-static ENDS_RUN: [bool; 256] = {
-    let mut ends = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        ends[byte] = true;
-        byte += 1;
-    }
-    ends[b'"' as usize] = true;
-    ends[b'\\' as usize] = true;
-    ends
-};
 
 struct Parser<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Where in the object the parser is.
-    steps: Vec<Step<'a>>,
+    /// Where in the object the parser is; keys are only copied in when they hold a container.
+    steps: Vec<Step>,
     duplicates: Vec<String>,
 }
 
@@ -154,16 +141,17 @@ impl<'a> Parser<'a> {
             self.at += 1;
             let value = match self.next_token() {
                 Some(b'{' | b'[') => {
-                    self.steps.push(Step::Key(key.clone()));
+                    self.steps.push(Step::Key(key.clone().into_owned()));
                     let value = self.value()?;
                     self.steps.pop();
                     value
                 }
                 _ => self.value()?,
             };
-            if let Some(finding) = self.insert(&mut map, key, value) {
-                self.note(finding);
+            if map.contains_key(&*key) {
+                self.duplicate(&key);
             }
+            map.insert(key.into_owned(), value);
             match self.next_token() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
@@ -200,27 +188,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Puts an entry in; tells of a key that was there before.
-    fn insert(
-        &self,
-        map: &mut Map<String, Value>,
-        key: Cow<'a, str>,
-        value: Value,
-    ) -> Option<String> {
-        match map.entry(key.into_owned()) {
-            serde_json::map::Entry::Vacant(entry) => {
-                entry.insert(value);
-                None
-            }
-            serde_json::map::Entry::Occupied(mut entry) => {
-                let finding = self.path_of(entry.key());
-                entry.insert(value);
-                Some(finding)
-            }
-        }
-    }
-
-    fn path_of(&self, key: &str) -> String {
+    fn duplicate(&mut self, key: &str) {
         let mut path = Path::default();
         for step in &self.steps {
             path = match step {
@@ -228,36 +196,26 @@ impl<'a> Parser<'a> {
                 Step::Index(index) => path.index(*index),
             };
         }
-        format!("duplicate field {}", quote(path.child(key).as_str()))
-    }
-
-    fn note(&mut self, finding: String) {
+        let finding = format!("duplicate field {}", quote(path.child(key).as_str()));
         if self.duplicates.len() < MAX_STRICT_ERRORS && !self.duplicates.contains(&finding) {
             self.duplicates.push(finding);
         }
     }
 
-    /// Goes to the end of a run of plain text.
-    fn skip_run(&mut self) {
-        let rest = &self.bytes[self.at..];
-        self.at += rest
-            .iter()
-            .position(|byte| ENDS_RUN[*byte as usize])
-            .unwrap_or(rest.len());
-    }
-
     fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         self.at += 1;
         let start = self.at;
-        self.skip_run();
-        match self.peek() {
-            Some(b'"') => {
-                let text = &self.text[start..self.at];
-                self.at += 1;
-                Ok(Cow::Borrowed(text))
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    let text = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(Cow::Borrowed(text));
+                }
+                Some(b'\\') => return self.escaped(start).map(Cow::Owned),
+                Some(0..=0x1f) | None => return Err(self.unexpected("in string literal")),
+                Some(_) => self.at += 1,
             }
-            Some(b'\\') => self.escaped(start).map(Cow::Owned),
-            _ => Err(self.unexpected("in string literal")),
         }
     }
 
@@ -266,7 +224,6 @@ impl<'a> Parser<'a> {
         let mut out = self.text[start..self.at].to_owned();
         let mut run = self.at;
         loop {
-            self.skip_run();
             match self.peek() {
                 Some(b'"') => {
                     out.push_str(&self.text[run..self.at]);
@@ -279,7 +236,8 @@ impl<'a> Parser<'a> {
                     out.push(self.escape()?);
                     run = self.at;
                 }
-                _ => return Err(self.unexpected("in string literal")),
+                Some(0..=0x1f) | None => return Err(self.unexpected("in string literal")),
+                Some(_) => self.at += 1,
             }
         }
     }

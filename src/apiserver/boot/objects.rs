@@ -1,5 +1,5 @@
 //! The objects every cluster begins with: namespaces, roles and bindings, priority classes, flow schemas, APIServices
-//! (recorded, see `hack/update-boot`), and the config maps made from the server's settings.
+//! (recorded, see `hack/update-apiserver`), and the config maps made from the server's settings.
 
 use std::collections::HashSet;
 use std::sync::Arc;

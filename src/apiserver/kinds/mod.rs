@@ -2,9 +2,16 @@
 //!
 //! To add a kind's rules: a unit struct that implements `Strategy` in the file of its group, and its line in `KINDS`.
 
+pub mod apps;
+pub mod autoscaling;
+pub mod batch;
 pub mod core;
+pub mod networking;
 pub mod object_meta;
 pub mod pod_spec;
+pub mod policy;
+pub mod simple;
+pub mod storage;
 pub mod tree;
 pub mod unstored;
 
@@ -16,12 +23,61 @@ use crate::registry::strategy::{Plain, Strategy};
 
 /// Every kind with rules of its own.
 pub static KINDS: &[&dyn Strategy] = &[
+    &apps::DaemonSets,
+    &apps::Deployments,
+    &apps::PodTemplates,
+    &apps::ReplicaSets,
+    &apps::ReplicationControllers,
+    &apps::StatefulSets,
+    &autoscaling::HorizontalPodAutoscalers,
+    &batch::CronJobs,
+    &batch::Jobs,
+    &core::config::ConfigMaps,
+    &core::config::Secrets,
+    &core::endpoints::EndpointSlices,
+    &core::endpoints::Endpoints,
+    &core::endpoints::Leases,
     &core::events::Events,
     &core::namespaces::Namespaces,
     &core::nodes::Nodes,
     &core::pods::Pods,
     &core::service_accounts::ServiceAccounts,
     &core::services::Services,
+    &core::volumes::PersistentVolumeClaims,
+    &core::volumes::PersistentVolumes,
+    &networking::Ingresses,
+    &networking::IpAddresses,
+    &networking::NetworkPolicies,
+    &networking::ServiceCidrs,
+    &policy::Bindings("clusterrolebindings"),
+    &policy::Bindings("rolebindings"),
+    &policy::LimitRanges,
+    &policy::PodDisruptionBudgets,
+    &policy::PriorityClasses,
+    &policy::ResourceQuotas,
+    &policy::admission::Policies("mutatingadmissionpolicies"),
+    &policy::admission::Policies("validatingadmissionpolicies"),
+    &policy::admission::PolicyBindings("mutatingadmissionpolicybindings"),
+    &policy::admission::PolicyBindings("validatingadmissionpolicybindings"),
+    &policy::admission::Webhooks("mutatingwebhookconfigurations"),
+    &policy::admission::Webhooks("validatingwebhookconfigurations"),
+    &policy::certificates::CertificateSigningRequests,
+    &policy::flow::FlowSchemas,
+    &policy::flow::PriorityLevelConfigurations,
+    &simple::API_SERVICES,
+    &simple::CLUSTER_ROLES,
+    &simple::CONTROLLER_REVISIONS,
+    &simple::CSI_NODES,
+    &simple::CUSTOM_RESOURCE_DEFINITIONS,
+    &simple::DEVICE_CLASSES,
+    &simple::DEVICE_TAINT_RULES,
+    &simple::INGRESS_CLASSES,
+    &simple::RESOURCE_SLICES,
+    &simple::ROLES,
+    &simple::RUNTIME_CLASSES,
+    &simple::VOLUME_ATTACHMENTS,
+    &storage::CsiDrivers,
+    &storage::StorageClasses,
 ];
 
 static PLAIN: LazyLock<Vec<Plain>> =

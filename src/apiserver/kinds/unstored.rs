@@ -1,19 +1,81 @@
-//! Resources that are answered and not stored: bindings, component statuses.
+//! Resources that are answered and not stored: bindings by the old path, and component statuses.
 
 use api::Resource;
-use apimachinery::Status;
-use http::{Request, Response};
+use apimachinery::{Status, Value, meta};
+use http::{Request, Response, StatusCode};
+use serde_json::json;
 
+use super::core::pods::bind;
 use crate::body::Body;
-use crate::registry::Registry;
-use crate::request::RequestContext;
+use crate::registry::options::WriteOptions;
+use crate::registry::strategy::Change;
+use crate::registry::{Registry, read_object, respond_value};
+use crate::request::{RequestContext, Verb};
 
 /// Answers a request for a resource without storage.
 pub async fn handle(
-    _registry: &Registry,
-    _context: &RequestContext,
-    _resource: &'static Resource,
-    _request: Request<Body>,
+    registry: &Registry,
+    context: &RequestContext,
+    resource: &'static Resource,
+    request: Request<Body>,
 ) -> Result<Response<Body>, Status> {
-    Err(Status::path_not_found())
+    match (resource.plural, context.info.verb) {
+        ("bindings", Verb::Create) => binding(registry, context, resource, request).await,
+        ("componentstatuses", Verb::Get) => {
+            let name = context.info.name.as_str();
+            let found = components(registry)
+                .await
+                .into_iter()
+                .find(|component| meta::name(component) == name)
+                .ok_or_else(|| Status::not_found("", "componentstatuses", name))?;
+            respond_value(StatusCode::OK, &found, context, request.headers())
+        }
+        ("componentstatuses", Verb::List) => {
+            let list = json!({
+                "kind": "ComponentStatusList",
+                "apiVersion": "v1",
+                "metadata": {},
+                "items": components(registry).await,
+            });
+            respond_value(StatusCode::OK, &list, context, request.headers())
+        }
+        _ => Err(Status::path_not_found()),
+    }
+}
+
+async fn binding(
+    registry: &Registry,
+    context: &RequestContext,
+    resource: &'static Resource,
+    request: Request<Body>,
+) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::parse(&context.info.query, "CreateOptions")?;
+    let (head, body) = request.into_parts();
+    let object = read_object(registry, context, resource, &head.headers, body, &options).await?;
+    let change = Change {
+        registry,
+        request: context,
+        resource: &api::r::PODS,
+        subresource: "binding",
+        namespace: &context.info.namespace,
+        dry_run: options.dry_run,
+    };
+    let name = meta::name(&object).to_owned();
+    let answer = bind(&change, &name, &object).await?;
+    respond_value(StatusCode::CREATED, &answer, context, &head.headers)
+}
+
+/// The store is all that this server can see of the others.
+async fn components(registry: &Registry) -> Vec<Value> {
+    let health = registry.options.store.health().await;
+    let (status, message) = match health {
+        Ok(()) => ("True", "ok".to_owned()),
+        Err(error) => ("False", error.to_string()),
+    };
+    vec![json!({
+        "kind": "ComponentStatus",
+        "apiVersion": "v1",
+        "metadata": {"name": "etcd-0"},
+        "conditions": [{"type": "Healthy", "status": status, "message": message}],
+    })]
 }

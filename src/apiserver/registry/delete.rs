@@ -12,14 +12,13 @@ use futures::StreamExt;
 use http::{Response, StatusCode};
 use store::{KeyValue, Op, Txn};
 
-use super::codec;
 use super::dispatch::Call;
-use super::errors;
 use super::list::Listing;
 use super::options::{DeleteOptions, ListOptions, Policy};
 use super::output::{self, Format};
 use super::strategy::{Change, Grace, Propagation};
 use super::write::{compares, deletes, found, read_one};
+use super::{Registry, codec, errors};
 use crate::admission::{self, Attributes, Operation};
 use crate::body::Body;
 use crate::cache::Entry;
@@ -128,26 +127,28 @@ async fn delete_in(
     .await
 }
 
-/// Deletes an object of another kind than the request's (eviction deletes a pod).
-pub async fn delete_for(
-    change: &Change<'_>,
-    name: &str,
-    options: &DeleteOptions,
-) -> Result<(), Status> {
-    let kind = change
-        .registry
-        .kind(change.resource.group, change.resource.plural)
-        .ok_or_else(Status::path_not_found)?;
-    let headers = http::HeaderMap::new();
-    let call = Call {
-        registry: change.registry,
-        context: change.request,
-        kind,
-        resource: change.resource,
-        headers: &headers,
-    };
-    delete_in(&call, change.namespace, name, options).await?;
-    Ok(())
+impl Registry {
+    /// Deletes an object of a kind's own accord (eviction deletes a pod).
+    pub(crate) async fn delete(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<(), Status> {
+        let kind = self
+            .kind(change.resource.group, change.resource.plural)
+            .ok_or_else(Status::path_not_found)?;
+        let headers = http::HeaderMap::new();
+        let call = Call {
+            registry: self,
+            context: change.request,
+            kind,
+            resource: change.resource,
+            headers: &headers,
+        };
+        delete_in(&call, change.namespace, name, options).await?;
+        Ok(())
+    }
 }
 
 struct Deletion<'a> {
@@ -322,35 +323,25 @@ impl Deletion<'_> {
     fn plan(&self, old: &Value) -> Plan {
         let strategy = self.call.kind.strategy;
         let mut object = old.clone();
-        let grace = match strategy.grace(old, self.options.grace_period_seconds) {
-            Grace::None => 0,
-            Grace::Seconds(seconds) => seconds.max(0),
-        };
+        let grace = strategy.grace(old, self.options.grace_period_seconds);
+        if let Grace::Seconds(seconds) = grace
+            && meta::is_deleting(old)
+            && let Some(left) = meta::deletion_grace_period_seconds(old)
+        {
+            return self.plan_sooner(object, left, seconds);
+        }
         self.set_finalizers(&mut object);
         let held = meta::finalizers(&object).next().is_some() || !strategy.may_vanish(&object);
-        if meta::is_deleting(old) {
-            return self.plan_again(old, object, grace, held);
-        }
-        if grace == 0 && !held {
+        let seconds = match grace {
+            Grace::None => 0,
+            Grace::Seconds(seconds) => seconds,
+        };
+        if seconds == 0 && !held {
             return Plan::Remove;
         }
-        mark(&mut object, grace);
-        strategy.begin_delete(&mut object);
-        Plan::Mark(object)
-    }
-
-    /// A second delete may only shorten the grace, or find that nothing holds the object any more.
-    fn plan_again(&self, old: &Value, mut object: Value, grace: i64, held: bool) -> Plan {
-        let left = meta::deletion_grace_period_seconds(old).unwrap_or(0);
-        if left == 0 || (grace == 0 && self.asks_for(0)) {
-            if !held {
-                return Plan::Remove;
-            }
-        } else if grace >= left {
-            return Plan::Wait;
-        }
-        if grace < left {
-            shorten(&mut object, left, grace);
+        if !meta::is_deleting(old) {
+            mark(&mut object, seconds);
+            strategy.begin_delete(&mut object);
         }
         if object == *old {
             Plan::Wait
@@ -359,9 +350,18 @@ impl Deletion<'_> {
         }
     }
 
-    fn asks_for(&self, seconds: i64) -> bool {
-        self.options.grace_period_seconds == Some(seconds)
-            || self.call.kind.strategy.grace(&Value::Null, Some(seconds)) == Grace::None
+    /// A graceful deletion under way may only be shortened.
+    fn plan_sooner(&self, mut object: Value, left: i64, seconds: i64) -> Plan {
+        if self.options.grace_period_seconds.is_none() || seconds >= left {
+            return Plan::Wait;
+        }
+        let strategy = self.call.kind.strategy;
+        let held = meta::finalizers(&object).next().is_some() || !strategy.may_vanish(&object);
+        if seconds == 0 && !held {
+            return Plan::Remove;
+        }
+        shorten(&mut object, left, seconds);
+        Plan::Mark(object)
     }
 
     /// `deletionFinalizersForGarbageCollection`: the policy of the request, or of an earlier one, or of the kind.

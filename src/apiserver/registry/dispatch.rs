@@ -80,6 +80,45 @@ impl Registry {
     }
 }
 
+/// The object in the body of a request for a resource without storage.
+pub(crate) async fn read_object(
+    registry: &Registry,
+    context: &RequestContext,
+    resource: &'static Resource,
+    headers: &HeaderMap,
+    body: Body,
+    options: &WriteOptions,
+) -> Result<Value, Status> {
+    let body = body.collect(registry.options.limits.body_bytes).await?;
+    codec::decode_body(
+        Expected::of(resource),
+        body_media(headers)?,
+        &body,
+        options.field_validation,
+        &context.warnings,
+    )
+}
+
+/// The response that holds an object which is not stored.
+pub(crate) fn respond_value(
+    code: StatusCode,
+    object: &Value,
+    context: &RequestContext,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
+    let (group, version) = meta::group_version(meta::api_version(object));
+    let message = api::message_for(group, version, meta::kind(object));
+    output::value(code, object, message, headers, &context.info.query)
+}
+
+/// The media type of a body; 415 for one that is not served.
+fn body_media(headers: &HeaderMap) -> Result<MediaType, Status> {
+    let header = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    media::content_type(header).ok_or_else(|| Status::unsupported_media_type(media::ACCEPTED))
+}
+
 /// Whether the path names something that is served with the verb.
 fn check_path(resource: &'static Resource, context: &RequestContext) -> Result<(), Status> {
     let info = &context.info;
@@ -135,11 +174,7 @@ impl Call<'_> {
 
     /// The media type of the body; 415 for one that is not served.
     pub fn media(&self) -> Result<MediaType, Status> {
-        let header = self
-            .headers
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        media::content_type(header).ok_or_else(|| Status::unsupported_media_type(media::ACCEPTED))
+        body_media(self.headers)
     }
 
     pub fn manager(&self, options: &WriteOptions) -> String {
@@ -326,18 +361,7 @@ impl Call<'_> {
             .strategy
             .post_subresource(&change, self.name(), object, &options)
             .await?;
-        let message = api::message_for(
-            meta::group_version(meta::api_version(&answer)).0,
-            meta::group_version(meta::api_version(&answer)).1,
-            meta::kind(&answer),
-        );
-        output::value(
-            StatusCode::CREATED,
-            &answer,
-            message,
-            self.headers,
-            &self.context.info.query,
-        )
+        respond_value(StatusCode::CREATED, &answer, self.context, self.headers)
     }
 
     /// The options of a delete, from the body when there is one.

@@ -57,6 +57,7 @@ use crate::request::RequestContext;
 use crate::served::Served;
 use crate::server::Parts;
 use crate::streaming::Streaming;
+pub(crate) use dispatch::{read_object, respond_value};
 pub(crate) use errors::cache as cache_status;
 use kind::Kind;
 use leases::Leases;
@@ -348,27 +349,6 @@ impl Backend for Registry {
         cache
             .snapshot()
             .iter()
-            .filter_map(|entry| codec::entry_value(entry).ok())
-            .map(Arc::new)
-            .collect()
-    }
-
-    fn pods_on(&self, node: &str, namespace: &str) -> Vec<Arc<Value>> {
-        let pods = &api::r::PODS;
-        let Some(kind) = self.kind(pods.group, pods.plural) else {
-            return Vec::new();
-        };
-        let cache = kind.cache(self);
-        let scope = cache.shape().scope(namespace);
-        let Ok(selectors) = select::Selectors::parse(pods, "", &format!("spec.nodeName={node}"))
-        else {
-            return Vec::new();
-        };
-        let selection = selectors.selection(kind, scope.clone(), namespace);
-        cache
-            .snapshot()
-            .scan(&scope, b"")
-            .filter(|entry| selection.matches(entry))
             .filter_map(|entry| codec::entry_value(entry).ok())
             .map(Arc::new)
             .collect()

@@ -501,6 +501,43 @@ impl<'a> Write<'a> {
     }
 }
 
+impl Registry {
+    /// Changes a stored object of a kind's own accord: no defaults, admission or managed fields (binding, eviction).
+    pub(crate) async fn modify(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        alter: impl Fn(&mut Value) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let resource = change.resource;
+        let kind = self
+            .kind(resource.group, resource.plural)
+            .ok_or_else(Status::path_not_found)?;
+        let key = kind.key(change.namespace, name);
+        for _ in 0..MAX_TRIES {
+            let kv = self
+                .read_raw(&key)
+                .await?
+                .ok_or_else(|| kind.not_found(name))?;
+            let mut object = self.decode_raw(kind, &kv)?;
+            alter(&mut object)?;
+            if change.dry_run {
+                return Ok(());
+            }
+            let value = Bytes::from(codec::encode_object(&object, true));
+            let txn = Txn {
+                compare: compares(&key, kv.mod_revision, Vec::new()),
+                success: puts(&key, &value, kv.lease, Vec::new()),
+                failure: Vec::new(),
+            };
+            if self.store_txn(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(Status::modified(resource.group, resource.plural, name))
+    }
+}
+
 enum Step {
     Done(Written),
     /// Another write came first; the object as it is now, if the store told.

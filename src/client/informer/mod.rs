@@ -173,16 +173,6 @@ impl<T: Any + Send + Sync> Informer<T> {
         self.0.cache.read().resource_version().to_string()
     }
 
-    /// Whether the change that gave an object this resourceVersion has arrived here. A reconciler asks it about its
-    /// own last write before it decides on what the cache holds. Versions of one server are comparable (KEP-5504).
-    pub fn has_seen(&self, resource_version: &str) -> bool {
-        let Ok(wanted) = resource_version.parse::<u64>() else {
-            return true;
-        };
-        let seen = self.0.cache.read().resource_version().parse::<u64>();
-        seen.is_ok_and(|seen| seen >= wanted)
-    }
-
     /// The only way the cache changes; called by the reflector.
     fn change(&self, change: impl FnOnce(&mut Cache<T>) -> Vec<Delta<T>>) {
         let handlers = self.0.handlers.lock();

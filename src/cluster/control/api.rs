@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::store::etcd_api;
 use apiserver::options::{KeyPair, Pem, TlsOptions};
 use apiserver::server::{ServeError, StartError};
 use apiserver::{Body, Options, Server, UserInfo};
@@ -37,8 +36,6 @@ pub enum ApiError {
     Inherited(std::io::Error),
     #[error("serving ended: {0}")]
     Serve(#[from] ServeError),
-    #[error("serving etcd's API ended")]
-    Etcd(#[from] etcd_api::ServeError),
     #[error("a listener's task failed: {0}")]
     Join(#[from] tokio::task::JoinError),
 }
@@ -61,9 +58,7 @@ pub struct ApiConfig {
 pub struct Running {
     pub server: Arc<Server>,
     pub address: SocketAddr,
-    serving: JoinSet<Result<(), ApiError>>,
-    /// Ends etcd's API, last of all.
-    etcd_shutdown: CancellationToken,
+    serving: JoinSet<Result<(), ServeError>>,
 }
 
 pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
@@ -79,8 +74,7 @@ pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
     } = config;
     let listener = listen(bind)?;
     let address = listener.local_addr().map_err(ApiError::Inherited)?;
-    let opened = store::open(store).await?;
-    let mut options = Options::new(opened.store.clone());
+    let mut options = Options::new(store::open(&store)?);
     options.tls = Some(TlsOptions {
         serving: key_pair(&certificate, &key),
         client_ca: client_authority.map(Pem::File),
@@ -98,17 +92,14 @@ pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
         listeners.push(TcpListener::from_std(inherited).map_err(ApiError::Inherited)?);
     }
     let mut serving = JoinSet::new();
-    let etcd_shutdown = CancellationToken::new();
-    opened.serve_etcd(&mut serving, &etcd_shutdown);
     for listener in listeners {
         let server = Arc::clone(&server);
-        serving.spawn(async move { Ok(server.serve(listener).await?) });
+        serving.spawn(async move { server.serve(listener).await });
     }
     Ok(Running {
         server,
         address,
         serving,
-        etcd_shutdown,
     })
 }
 
@@ -138,7 +129,6 @@ impl Running {
             () = shutdown.cancelled() => None,
         };
         self.server.shutdown().await;
-        self.etcd_shutdown.cancel();
         match ended {
             Some(ended) => Ok(ended??),
             None => Ok(()),

@@ -98,10 +98,9 @@ impl ContainerView {
         self.state == State::Running
     }
 
-    /// Whether it may have a process. One that was only created has none, and
-    /// the runtime does not stop it.
+    /// Whether it may still have a process: all but the ended ones.
     pub fn is_alive(&self) -> bool {
-        matches!(self.state, State::Running | State::Unknown)
+        self.state != State::Exited
     }
 
     /// An annotation, or "".

@@ -10,7 +10,6 @@
 
 mod apply;
 mod dump;
-mod feed;
 mod files;
 mod lease;
 mod log;
@@ -28,6 +27,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use dump::{Dump, Dumped};
 pub use log::OpenError;
@@ -39,16 +41,13 @@ use crate::kv::{
     Lease, RangeRequest, RangeResponse, Store, StoreError, Txn, TxnResponse, WatchRequest,
     WatchStream,
 };
-pub(crate) use feed::{Feed, Past, Published};
-pub(crate) use files::Files;
+use files::Files;
 use lease::Clock;
 use log::{DiskUse, Log, Sizes};
 use queue::{Command, Queue};
-pub(crate) use range::KeyRange;
-pub(crate) use version::Version;
-pub(crate) use view::{Record, View};
-use view::{records_after, select, undo};
-pub(crate) use watch::{Sender, WATCH_QUEUE, event};
+use range::KeyRange;
+use view::{Record, View, records_after, select, undo};
+use watch::Watchers;
 use writer::{Limits, Writer};
 
 /// Records kept before the store compacts by itself: at up to some 250 bytes each (an old value's memory is
@@ -97,10 +96,24 @@ pub struct Embedded {
 /// What readers, watchers and the writer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    feed: Arc<Feed>,
+    /// Written by the writer alone.
+    published: RwLock<Published>,
+    /// Locked before `published` where both are needed.
+    watchers: Mutex<Watchers>,
     queue: Queue,
+    files: Arc<Files>,
     disk: Arc<DiskUse>,
     clock: Clock,
+    closed: CancellationToken,
+    /// The tasks of watchers that are catching up; `closed` ends them.
+    catching_up: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Published {
+    view: View,
+    /// Every change at or after the compaction floor, oldest first.
+    history: VecDeque<Record>,
 }
 
 impl Embedded {
@@ -184,7 +197,7 @@ impl Embedded {
         let range = KeyRange::new(&query.range.key, query.range.range_end.as_ref());
         let at = query.range.revision;
         let (view, before) = {
-            let published = self.shared.feed.published.read();
+            let published = self.shared.published.read();
             published.view.check_revision(at)?;
             let before = if at == 0 {
                 BTreeMap::new()
@@ -197,10 +210,10 @@ impl Embedded {
         let selection = select(&view, &query, &range, before);
         drop(view);
         if selection.is_hot(&query) {
-            return selection.materialize(&query, &self.shared.feed.files);
+            return selection.materialize(&query, &self.shared.files);
         }
         let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || selection.materialize(&query, &shared.feed.files))
+        tokio::task::spawn_blocking(move || selection.materialize(&query, &shared.files))
             .await
             .map_err(|error| StoreError::Broken(format!("reading old values: {error}")))?
     }
@@ -208,7 +221,6 @@ impl Embedded {
     /// Every lease, in the order of their numbers.
     pub fn leases(&self) -> Vec<i64> {
         self.shared
-            .feed
             .published
             .read()
             .view
@@ -220,7 +232,7 @@ impl Embedded {
 
     /// The keys attached to a lease, in order.
     pub fn lease_keys(&self, id: i64) -> Result<Vec<bytes::Bytes>, StoreError> {
-        let view = self.shared.feed.published.read().view.clone();
+        let view = self.shared.published.read().view.clone();
         Ok(view.lease(id)?.keys.iter().cloned().collect())
     }
 
@@ -231,17 +243,21 @@ impl Embedded {
 
     /// The oldest revision that can still be read.
     pub fn compacted_revision(&self) -> i64 {
-        self.shared.feed.published.read().view.compacted
+        self.shared.published.read().view.compacted
     }
 }
 
 impl Shared {
     fn new(state: Published, files: Arc<Files>, disk: Arc<DiskUse>, clock: Clock) -> Self {
         Self {
-            feed: Arc::new(Feed::new(state, files, Past::Compacted)),
+            watchers: Mutex::new(Watchers::new(state.view.revision)),
+            published: RwLock::new(state),
             queue: Queue::new(),
+            files,
             disk,
             clock,
+            closed: CancellationToken::new(),
+            catching_up: TaskTracker::new(),
         }
     }
 }
@@ -249,13 +265,13 @@ impl Shared {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.shut();
-        self.shared.feed.closed.cancel();
+        self.shared.closed.cancel();
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
             tracing::error!("the store's writer had panicked");
         }
-        self.shared.feed.close();
+        self.shared.watchers.lock().clear();
     }
 }
 
@@ -270,18 +286,15 @@ impl Store for Embedded {
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, StoreError> {
-        self.shared.feed.watch(request)
+        watch::register(&self.shared, request)
     }
 
     async fn revision(&self) -> Result<i64, StoreError> {
-        Ok(self.shared.feed.published.read().view.revision)
+        Ok(self.shared.published.read().view.revision)
     }
 
     async fn request_progress(&self) -> Result<(), StoreError> {
-        let feed = &self.shared.feed;
-        // The writer may be between publishing and delivering.
-        let until = feed.published.read().view.revision;
-        feed.request_progress(until);
+        watch::request_progress(&self.shared);
         Ok(())
     }
 
@@ -300,7 +313,7 @@ impl Store for Embedded {
     }
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
-        let lease = self.shared.feed.published.read().view.lease(id)?.clone();
+        let lease = self.shared.published.read().view.lease(id)?.clone();
         let now = self.shared.clock.now();
         if lease.deadline() <= now {
             return Err(StoreError::LeaseNotFound(id));
@@ -315,7 +328,7 @@ impl Store for Embedded {
     }
 
     async fn lease_time_to_live(&self, id: i64) -> Result<Lease, StoreError> {
-        let lease = self.shared.feed.published.read().view.lease(id)?.clone();
+        let lease = self.shared.published.read().view.lease(id)?.clone();
         Ok(lease.report(self.shared.clock.now()))
     }
 
@@ -334,6 +347,3 @@ impl Store for Embedded {
         self.shared.queue.check()
     }
 }
-
-#[cfg(test)]
-mod crash;

@@ -1,4 +1,8 @@
 //! What every pod spec goes through, whether a pod's own or a template's: defaults and validation.
 
+pub mod affinity;
+pub mod containers;
 pub mod defaults;
 pub mod qos;
+pub mod validation;
+pub mod volumes;

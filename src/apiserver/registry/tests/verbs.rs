@@ -549,3 +549,129 @@ async fn a_first_start_makes_the_boot_objects_and_a_second_writes_none() {
     }
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["127.0.0.1"]));
 }
+
+#[tokio::test]
+async fn a_pod_is_bound_once_and_deleted_gracefully() {
+    let server = Harness::start().await;
+    server.post(PODS, &pod("a")).await.expect(201);
+    let binding = json!({"target": {"kind": "Node", "name": "n1"}});
+    let path = format!("{PODS}/a/binding");
+    let status = server.post(&path, &binding).await.expect(201);
+    assert_eq!(
+        (&status["kind"], &status["status"]),
+        (&json!("Status"), &json!("Success"))
+    );
+    let bound = server.get(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    assert_eq!(
+        server.post(&path, &binding).await.message(409),
+        "Operation cannot be fulfilled on pods/binding \"a\": pod a is already assigned to node \"n1\""
+    );
+    let dying = server.delete(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(dying["metadata"]["deletionGracePeriodSeconds"], 30);
+    let again = server.delete(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(again, dying);
+    let sooner = json!({"gracePeriodSeconds": 5});
+    let sooner = server
+        .delete_with(&format!("{PODS}/a"), &sooner)
+        .await
+        .expect(200);
+    assert_eq!(sooner["metadata"]["deletionGracePeriodSeconds"], 5);
+    let now = json!({"gracePeriodSeconds": 0});
+    server
+        .delete_with(&format!("{PODS}/a"), &now)
+        .await
+        .expect(200);
+    server.get(&format!("{PODS}/a")).await.message(404);
+}
+
+#[tokio::test]
+async fn a_pod_is_validated_with_upstreams_causes() {
+    let server = Harness::start().await;
+    let bad = json!({"metadata": {"name": "a"}, "spec": {"restartPolicy": "Maybe", "containers": [
+        {"name": "C", "image": "i", "ports": [{"containerPort": 0}], "volumeMounts": [{"name": "v", "mountPath": "/x"}]}]}});
+    let status = server.post(PODS, &bad).await.expect(422);
+    let causes: Vec<(&str, &str)> = status["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| {
+            (
+                cause["field"].as_str().unwrap(),
+                cause["reason"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        causes,
+        [
+            ("spec.containers[0].name", "FieldValueInvalid"),
+            (
+                "spec.containers[0].ports[0].containerPort",
+                "FieldValueRequired"
+            ),
+            (
+                "spec.containers[0].volumeMounts[0].name",
+                "FieldValueNotFound"
+            ),
+            ("spec.restartPolicy", "FieldValueNotSupported"),
+        ]
+    );
+    let none = json!({"metadata": {"name": "a"}, "spec": {}});
+    let message = server.post(PODS, &none).await.message(422);
+    assert_eq!(
+        message,
+        "Pod \"a\" is invalid: spec.containers: Required value"
+    );
+    server.post(PODS, &pod("a")).await.expect(201);
+    let patch = json!({"spec": {"dnsPolicy": "Default"}});
+    let message = server
+        .patch(&format!("{PODS}/a"), "merge", &patch)
+        .await
+        .message(422);
+    assert!(
+        message.starts_with(
+            "Pod \"a\" is invalid: spec: Forbidden: pod updates may not change fields other than"
+        ),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_budget_without_room_refuses_an_eviction() {
+    let server = Harness::start().await;
+    let mut object = pod("a");
+    object["metadata"]["labels"] = json!({"app": "x"});
+    server.post(PODS, &object).await.expect(201);
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    server
+        .patch(&format!("{PODS}/a/status"), "merge", &running)
+        .await
+        .expect(200);
+    let budgets = "/apis/policy/v1/namespaces/test/poddisruptionbudgets";
+    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}});
+    let budget = server.post(budgets, &budget).await.expect(201);
+    let observed = json!({"status": {"observedGeneration": budget["metadata"]["generation"], "disruptionsAllowed": 0,
+        "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}});
+    server
+        .patch(&format!("{budgets}/b/status"), "merge", &observed)
+        .await
+        .expect(200);
+    let eviction = json!({"metadata": {"name": "a"}});
+    let refused = server.post(&format!("{PODS}/a/eviction"), &eviction).await;
+    assert_eq!(
+        refused.message(429),
+        "Cannot evict pod as it would violate the pod's disruption budget."
+    );
+    let more = json!({"status": {"disruptionsAllowed": 1}});
+    server
+        .patch(&format!("{budgets}/b/status"), "merge", &more)
+        .await
+        .expect(200);
+    server
+        .post(&format!("{PODS}/a/eviction"), &eviction)
+        .await
+        .expect(201);
+    server.get(&format!("{PODS}/a")).await.message(404);
+}

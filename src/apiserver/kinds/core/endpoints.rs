@@ -1,0 +1,226 @@
+//! Endpoints, EndpointSlices and Leases: what controllers and nodes write most.
+
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Value, name};
+
+use super::super::pod_spec::validation::one_of;
+use super::super::tree::{at, default_text, int, items, items_mut, text};
+use crate::registry::strategy::{Change, Strategy};
+
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+/// Limits of one slice.
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_PORTS: usize = 20_000;
+const MAX_ADDRESSES: usize = 100;
+
+pub struct Endpoints;
+
+impl Strategy for Endpoints {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("", "endpoints")
+    }
+
+    fn default(&self, object: &mut Value) {
+        for subset in items_mut(object, &["subsets"]) {
+            for port in items_mut(subset, &["ports"]) {
+                default_text(port, "protocol", "TCP");
+            }
+        }
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        for (index, subset) in items(object, &["subsets"]).iter().enumerate() {
+            let path = Path::new("subsets").index(index);
+            let none = ["addresses", "notReadyAddresses"]
+                .iter()
+                .all(|list| items(subset, &[list]).is_empty());
+            if none {
+                errors.push(Error::required(
+                    &path,
+                    "must specify `addresses` or `notReadyAddresses`",
+                ));
+            }
+            for list in ["addresses", "notReadyAddresses"] {
+                for (index, address) in items(subset, &[list]).iter().enumerate() {
+                    let ip = text(address, &["ip"]);
+                    let path = path.child(list).index(index).child("ip");
+                    errors.push_invalid(&path, ip, name::ip_address(ip));
+                }
+            }
+            let ports = items(subset, &["ports"]);
+            for (index, port) in ports.iter().enumerate() {
+                let path = path.child("ports").index(index);
+                port_rules(port, ports.len() > 1, &path, &mut errors);
+            }
+        }
+        errors
+    }
+}
+
+fn port_rules(port: &Value, needs_name: bool, path: &Path, errors: &mut ErrorList) {
+    let called = text(port, &["name"]);
+    if called.is_empty() {
+        if needs_name {
+            errors.push(Error::required(&path.child("name"), ""));
+        }
+    } else {
+        errors.push_invalid(&path.child("name"), called, name::dns_1123_label(called));
+    }
+    let number = int(port, &["port"]).unwrap_or(0);
+    for why in name::port_number(number) {
+        errors.push(Error::invalid(&path.child("port"), number, why));
+    }
+    one_of(
+        text(port, &["protocol"]),
+        &PROTOCOLS,
+        &path.child("protocol"),
+        errors,
+    );
+}
+
+pub struct EndpointSlices;
+
+impl Strategy for EndpointSlices {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("discovery.k8s.io", "endpointslices")
+    }
+
+    fn counts_generation(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        for port in items_mut(object, &["ports"]) {
+            if port.get("name").is_none_or(Value::is_null) {
+                super::super::tree::set(port, "name", "");
+            }
+            default_text(port, "protocol", "TCP");
+        }
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let kind = text(object, &["addressType"]);
+        let valid = ["FQDN", "IPv4", "IPv6"];
+        one_of(kind, &valid, &Path::new("addressType"), &mut errors);
+        let endpoints = items(object, &["endpoints"]);
+        let path = Path::new("endpoints");
+        if endpoints.len() > MAX_ENDPOINTS {
+            errors.push(Error::too_many(&path, endpoints.len(), MAX_ENDPOINTS));
+        }
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            let path = path.index(index).child("addresses");
+            let addresses = items(endpoint, &["addresses"]);
+            if addresses.is_empty() {
+                errors.push(Error::required(&path, "must contain at least 1 address"));
+            }
+            if addresses.len() > MAX_ADDRESSES {
+                errors.push(Error::too_many(&path, addresses.len(), MAX_ADDRESSES));
+            }
+            for (index, address) in addresses.iter().enumerate() {
+                let address = address.as_str().unwrap_or("");
+                address_rules(kind, address, &path.index(index), &mut errors);
+            }
+        }
+        ports(object, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = self.validate_create(change, new);
+        if at(new, &["addressType"]) != at(old, &["addressType"]) {
+            let path = Path::new("addressType");
+            errors.push(Error::invalid(
+                &path,
+                text(new, &["addressType"]),
+                "field is immutable",
+            ));
+        }
+        errors
+    }
+}
+
+fn address_rules(kind: &str, address: &str, path: &Path, errors: &mut ErrorList) {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    match kind {
+        "IPv4" if address.parse::<Ipv4Addr>().is_err() => {
+            errors.push(Error::invalid(path, address, "must be an IPv4 address"));
+        }
+        "IPv6" if address.parse::<Ipv6Addr>().is_err() => {
+            errors.push(Error::invalid(path, address, "must be an IPv6 address"));
+        }
+        "FQDN" => errors.push_invalid(path, address, name::dns_1123_subdomain(address)),
+        _ => {}
+    }
+}
+
+fn ports(object: &Value, errors: &mut ErrorList) {
+    let ports = items(object, &["ports"]);
+    let path = Path::new("ports");
+    if ports.len() > MAX_PORTS {
+        errors.push(Error::too_many(&path, ports.len(), MAX_PORTS));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let path = path.index(index);
+        let called = text(port, &["name"]);
+        if !called.is_empty() {
+            errors.push_invalid(&path.child("name"), called, name::dns_1123_label(called));
+        }
+        if seen.contains(&called) {
+            errors.push(Error::duplicate(&path.child("name"), called));
+        }
+        seen.push(called);
+        one_of(
+            text(port, &["protocol"]),
+            &PROTOCOLS,
+            &path.child("protocol"),
+            errors,
+        );
+    }
+}
+
+pub struct Leases;
+
+impl Strategy for Leases {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("coordination.k8s.io", "leases")
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn updates_unconditionally(&self) -> bool {
+        false
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = Path::new("spec");
+        if let Some(seconds) = int(object, &["spec", "leaseDurationSeconds"])
+            && seconds <= 0
+        {
+            errors.push(Error::invalid(
+                &path.child("leaseDurationSeconds"),
+                seconds,
+                "must be greater than 0",
+            ));
+        }
+        if let Some(count) = int(object, &["spec", "leaseTransitions"])
+            && count < 0
+        {
+            errors.push(Error::invalid(
+                &path.child("leaseTransitions"),
+                count,
+                "must be greater than or equal to 0",
+            ));
+        }
+        errors
+    }
+}

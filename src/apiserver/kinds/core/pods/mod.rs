@@ -1,0 +1,157 @@
+//! Pods: defaults, what an update may touch, graceful deletion, and the subresources that are not streams.
+
+mod binding;
+mod eviction;
+mod update;
+
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Status, Value, meta, time};
+use async_trait::async_trait;
+use serde_json::json;
+
+use super::super::pod_spec::validation::pod_spec;
+use super::super::pod_spec::{defaults, qos};
+use super::super::tree::{at, int, items, object_mut, restore, set, text};
+use crate::registry::options::WriteOptions;
+use crate::registry::strategy::{Change, Grace, Strategy, keep_all_but};
+
+pub use binding::bind;
+
+pub struct Pods;
+
+#[async_trait]
+impl Strategy for Pods {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("", "pods")
+    }
+
+    fn default(&self, object: &mut Value) {
+        defaults::pod(object);
+    }
+
+    fn counts_generation(&self) -> bool {
+        true
+    }
+
+    fn prepare_create(&self, _change: &Change<'_>, object: &mut Value) {
+        let class = qos::class(object);
+        let mut status = json!({"phase": "Pending", "qosClass": class});
+        if !items(object, &["spec", "schedulingGates"]).is_empty() {
+            status["conditions"] = json!([{
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+                "lastProbeTime": null,
+                "lastTransitionTime": time::now_text(),
+            }]);
+        }
+        set(object, "status", status);
+    }
+
+    fn prepare_update(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
+        match change.subresource {
+            "status" => {
+                keep_all_but(new, old, &["status"]);
+                restore(&mut new["metadata"], &old["metadata"], "ownerReferences");
+                restore(&mut new["status"], &old["status"], "qosClass");
+            }
+            "ephemeralcontainers" => {
+                let added = at(new, &["spec", "ephemeralContainers"]).clone();
+                keep_all_but(new, old, &[]);
+                if !added.is_null() {
+                    object_mut(new, &["spec"]).insert("ephemeralContainers".to_owned(), added);
+                }
+            }
+            "resize" => update::keep_all_but_resources(new, old),
+            _ => restore(new, old, "status"),
+        }
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let path = Path::new("spec");
+        let mut errors = pod_spec(at(object, &["spec"]), &path);
+        if !items(object, &["spec", "ephemeralContainers"]).is_empty() {
+            errors.push(Error::forbidden(
+                &path.child("ephemeralContainers"),
+                "cannot be set on create",
+            ));
+        }
+        if !text(object, &["spec", "nodeName"]).is_empty()
+            && !items(object, &["spec", "schedulingGates"]).is_empty()
+        {
+            errors.push(Error::forbidden(
+                &path.child("nodeName"),
+                "cannot be set until all schedulingGates have been cleared",
+            ));
+        }
+        errors
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        match change.subresource {
+            "status" => ErrorList::new(),
+            "ephemeralcontainers" => update::ephemeral(new, old),
+            "resize" => pod_spec(at(new, &["spec"]), &Path::new("spec")),
+            _ => update::pod(new, old),
+        }
+    }
+
+    fn grace(&self, pod: &Value, asked: Option<i64>) -> Grace {
+        let mut seconds = asked
+            .or_else(|| int(pod, &["spec", "terminationGracePeriodSeconds"]))
+            .unwrap_or(0);
+        let phase = text(pod, &["status", "phase"]);
+        // Nothing runs that would need the time.
+        if text(pod, &["spec", "nodeName"]).is_empty() || matches!(phase, "Failed" | "Succeeded") {
+            seconds = 0;
+        }
+        Grace::Seconds(if seconds < 0 { 1 } else { seconds })
+    }
+
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
+    fn field_default(&self, label: &str) -> &'static str {
+        if label == "spec.hostNetwork" {
+            "false"
+        } else {
+            ""
+        }
+    }
+
+    fn field_paths(&self, label: &str) -> Option<Vec<Vec<&'static str>>> {
+        match label {
+            // The old name of the node.
+            "spec.host" => Some(vec![vec!["spec", "nodeName"]]),
+            _ => None,
+        }
+    }
+
+    async fn post_subresource(
+        &self,
+        change: &Change<'_>,
+        name: &str,
+        body: Value,
+        options: &WriteOptions,
+    ) -> Result<Value, Status> {
+        match change.subresource {
+            "binding" => binding::bind(change, name, &body).await,
+            "eviction" => eviction::evict(change, name, &body, options).await,
+            _ => Err(Status::method_not_supported("", "pods", "create")),
+        }
+    }
+}
+
+/// What a subresource without an object answers with.
+fn success() -> Value {
+    let mut status = Status::success(None).to_value();
+    set(&mut status, "code", 201);
+    status
+}
+
+/// Whether the pod is one that the caller means: a uid, when given, must be the pod's.
+fn is_same(pod: &Value, uid: &str) -> bool {
+    uid.is_empty() || uid == meta::uid(pod)
+}

@@ -1,0 +1,649 @@
+//! Containers of every kind: names, images, ports, environment, mounts, resources, probes, hooks.
+
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::quantity::Quantity;
+use apimachinery::{Value, name};
+
+use super::super::tree::{at, flag, has, int, items, map, text};
+use super::validation::{id_in_range, one_of};
+
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+const MESSAGE_POLICIES: [&str; 2] = ["FallbackToLogsOnError", "File"];
+const ENV_FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+const STANDARD_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
+
+/// Validates the three lists of containers; `volumes` are the names that may be mounted.
+pub fn all(spec: &Value, volumes: &[&str], path: &Path, errors: &mut ErrorList) {
+    let containers = items(spec, &["containers"]);
+    if containers.is_empty() {
+        errors.push(Error::required(&path.child("containers"), ""));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (list, init) in [("containers", false), ("initContainers", true)] {
+        for (index, container) in items(spec, &[list]).iter().enumerate() {
+            let path = path.child(list).index(index);
+            one(spec, container, volumes, &path, errors);
+            unique(container, &mut seen, &path, errors);
+            if init {
+                init_container(container, &path, errors);
+            } else if has(container, &["restartPolicy"]) && !has(container, &["restartPolicyRules"])
+            {
+                let policy = text(container, &["restartPolicy"]);
+                let valid = super::validation::RESTART_POLICIES;
+                one_of(policy, &valid, &path.child("restartPolicy"), errors);
+            }
+        }
+    }
+    for (index, container) in items(spec, &["ephemeralContainers"]).iter().enumerate() {
+        let path = path.child("ephemeralContainers").index(index);
+        ephemeral(spec, container, volumes, &path, errors);
+        unique(container, &mut seen, &path, errors);
+    }
+    host_ports(spec, path, errors);
+}
+
+fn unique<'a>(container: &'a Value, seen: &mut Vec<&'a str>, path: &Path, errors: &mut ErrorList) {
+    let called = text(container, &["name"]);
+    if called.is_empty() {
+        return;
+    }
+    if seen.contains(&called) {
+        errors.push(Error::duplicate(&path.child("name"), called));
+    }
+    seen.push(called);
+}
+
+/// What all containers have in common (`validateContainerCommon`).
+fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &mut ErrorList) {
+    let called = text(container, &["name"]);
+    if called.is_empty() {
+        errors.push(Error::required(&path.child("name"), ""));
+    } else {
+        errors.push_invalid(&path.child("name"), called, name::dns_1123_label(called));
+    }
+    let image = text(container, &["image"]);
+    if image.is_empty() {
+        errors.push(Error::required(&path.child("image"), ""));
+    } else if image != image.trim() {
+        errors.push(Error::invalid(
+            &path.child("image"),
+            image,
+            "must not have leading or trailing whitespace",
+        ));
+    }
+    let policy = text(container, &["terminationMessagePolicy"]);
+    one_of(
+        policy,
+        &MESSAGE_POLICIES,
+        &path.child("terminationMessagePolicy"),
+        errors,
+    );
+    ports(spec, container, &path.child("ports"), errors);
+    environment(container, path, errors);
+    mounts(container, volumes, path, errors);
+    let policy = text(container, &["imagePullPolicy"]);
+    one_of(
+        policy,
+        &PULL_POLICIES,
+        &path.child("imagePullPolicy"),
+        errors,
+    );
+    resources(
+        at(container, &["resources"]),
+        &path.child("resources"),
+        errors,
+    );
+    security(container, &path.child("securityContext"), errors);
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        self::probe(container, probe, path, errors);
+    }
+    for hook in ["postStart", "preStop"] {
+        if has(container, &["lifecycle", hook]) {
+            let path = path.child("lifecycle").child(hook);
+            handler(
+                at(container, &["lifecycle", hook]),
+                &["exec", "httpGet", "tcpSocket", "sleep"],
+                &path,
+                errors,
+            );
+        }
+    }
+}
+
+fn init_container(container: &Value, path: &Path, errors: &mut ErrorList) {
+    let restarts = text(container, &["restartPolicy"]) == "Always";
+    if has(container, &["restartPolicy"]) && !restarts {
+        let policy = text(container, &["restartPolicy"]);
+        errors.push(Error::not_supported(
+            &path.child("restartPolicy"),
+            policy,
+            &["Always"],
+        ));
+    }
+    if restarts {
+        return;
+    }
+    for field in [
+        "lifecycle",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+    ] {
+        if has(container, &[field]) {
+            errors.push(Error::forbidden(
+                &path.child(field),
+                "may not be set for init containers without restartPolicy=Always",
+            ));
+        }
+    }
+}
+
+fn ephemeral(
+    spec: &Value,
+    container: &Value,
+    volumes: &[&str],
+    path: &Path,
+    errors: &mut ErrorList,
+) {
+    one(spec, container, volumes, path, errors);
+    let target = text(container, &["targetContainerName"]);
+    let known = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| items(spec, &[list]))
+        .any(|container| text(container, &["name"]) == target);
+    if !target.is_empty() && !known {
+        errors.push(Error::not_found(&path.child("targetContainerName"), target));
+    }
+    for field in [
+        "ports",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+        "lifecycle",
+        "resizePolicy",
+    ] {
+        if has(container, &[field]) {
+            errors.push(Error::forbidden(
+                &path.child(field),
+                "cannot be set for an Ephemeral Container",
+            ));
+        }
+    }
+    if map(container, &["resources"]).is_some_and(|resources| !resources.is_empty()) {
+        errors.push(Error::forbidden(
+            &path.child("resources"),
+            "cannot be set for an Ephemeral Container",
+        ));
+    }
+}
+
+fn ports(spec: &Value, container: &Value, path: &Path, errors: &mut ErrorList) {
+    let mut names: Vec<&str> = Vec::new();
+    for (index, port) in items(container, &["ports"]).iter().enumerate() {
+        let path = path.index(index);
+        let called = text(port, &["name"]);
+        if !called.is_empty() {
+            let wrong = name::port_name(called);
+            if wrong.is_empty() && names.contains(&called) {
+                errors.push(Error::duplicate(&path.child("name"), called));
+            }
+            names.push(called);
+            errors.push_invalid(&path.child("name"), called, wrong);
+        }
+        let number = int(port, &["containerPort"]).unwrap_or(0);
+        if number == 0 {
+            errors.push(Error::required(&path.child("containerPort"), ""));
+        } else {
+            port_number(number, &path.child("containerPort"), errors);
+        }
+        let host = int(port, &["hostPort"]).unwrap_or(0);
+        if host != 0 {
+            port_number(host, &path.child("hostPort"), errors);
+            if flag(spec, &["hostNetwork"]) && host != number {
+                errors.push(Error::invalid(
+                    &path.child("hostPort"),
+                    host,
+                    "must match `containerPort` when `hostNetwork` is true",
+                ));
+            }
+        }
+        one_of(
+            text(port, &["protocol"]),
+            &PROTOCOLS,
+            &path.child("protocol"),
+            errors,
+        );
+    }
+}
+
+fn port_number(number: i64, path: &Path, errors: &mut ErrorList) {
+    for why in name::port_number(number) {
+        errors.push(Error::invalid(path, number, why));
+    }
+}
+
+/// Two containers of a pod cannot have one host port (`checkHostPortConflicts`).
+fn host_ports(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let mut seen: Vec<(&str, &str, i64)> = Vec::new();
+    for (at, container) in items(spec, &["containers"]).iter().enumerate() {
+        for (index, port) in items(container, &["ports"]).iter().enumerate() {
+            let host = int(port, &["hostPort"]).unwrap_or(0);
+            if host == 0 {
+                continue;
+            }
+            let key = (text(port, &["protocol"]), text(port, &["hostIP"]), host);
+            if seen.contains(&key) {
+                let path = path
+                    .child("containers")
+                    .index(at)
+                    .child("ports")
+                    .index(index);
+                let text = format!("{}/{}/{}", key.0, key.1, key.2);
+                errors.push(Error::duplicate(&path.child("hostPort"), text));
+            }
+            seen.push(key);
+        }
+    }
+}
+
+fn environment(container: &Value, path: &Path, errors: &mut ErrorList) {
+    for (index, variable) in items(container, &["env"]).iter().enumerate() {
+        let path = path.child("env").index(index);
+        let called = text(variable, &["name"]);
+        if called.is_empty() {
+            errors.push(Error::required(&path.child("name"), ""));
+        } else if !called
+            .bytes()
+            .all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
+        {
+            errors.push(Error::invalid(
+                &path.child("name"),
+                called,
+                "a valid environment variable name must consist only of printable ASCII characters other than '='",
+            ));
+        }
+        if has(variable, &["valueFrom"]) {
+            value_from(variable, &path.child("valueFrom"), errors);
+        }
+    }
+    for (index, source) in items(container, &["envFrom"]).iter().enumerate() {
+        let path = path.child("envFrom").index(index);
+        let sources: Vec<&str> = ["configMapRef", "secretRef"]
+            .into_iter()
+            .filter(|field| has(source, &[field]))
+            .collect();
+        match sources.as_slice() {
+            [] => errors.push(Error::invalid(
+                &path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            )),
+            [field] if text(source, &[field, "name"]).is_empty() => {
+                errors.push(Error::required(&path.child(field).child("name"), ""));
+            }
+            [_] => {}
+            _ => errors.push(Error::invalid(
+                &path,
+                "",
+                "may not have more than one field specified at a time",
+            )),
+        }
+    }
+}
+
+fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
+    let from = at(variable, &["valueFrom"]);
+    let sources = [
+        "fieldRef",
+        "resourceFieldRef",
+        "configMapKeyRef",
+        "secretKeyRef",
+        "fileKeyRef",
+    ];
+    let given: Vec<&str> = sources
+        .into_iter()
+        .filter(|field| has(from, &[field]))
+        .collect();
+    for field in &given {
+        let path = path.child(field);
+        let source = at(from, &[field]);
+        match *field {
+            "fieldRef" => field_ref(source, &ENV_FIELDS, &path, errors),
+            "resourceFieldRef" => {
+                if text(source, &["resource"]).is_empty() {
+                    errors.push(Error::required(&path.child("resource"), ""));
+                }
+            }
+            _ => {
+                if text(source, &["name"]).is_empty() && *field != "fileKeyRef" {
+                    errors.push(Error::required(&path.child("name"), ""));
+                }
+                let key = text(source, &["key"]);
+                if key.is_empty() {
+                    errors.push(Error::required(&path.child("key"), ""));
+                } else if *field != "fileKeyRef" {
+                    errors.push_invalid(&path.child("key"), key, name::config_map_key(key));
+                }
+            }
+        }
+    }
+    if given.is_empty() {
+        errors.push(Error::invalid(
+            path,
+            "",
+            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+        ));
+    } else if !text(variable, &["value"]).is_empty() {
+        errors.push(Error::invalid(
+            path,
+            "",
+            "may not be specified when `value` is not empty",
+        ));
+    } else if given.len() > 1 {
+        errors.push(Error::invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        ));
+    }
+}
+
+/// A reference to a field of the pod; `metadata.labels['x']` and `metadata.annotations['x']` are always allowed.
+pub fn field_ref(source: &Value, valid: &[&str], path: &Path, errors: &mut ErrorList) {
+    if text(source, &["apiVersion"]).is_empty() {
+        errors.push(Error::required(&path.child("apiVersion"), ""));
+        return;
+    }
+    let field = text(source, &["fieldPath"]);
+    let path = path.child("fieldPath");
+    if field.is_empty() {
+        errors.push(Error::required(&path, ""));
+        return;
+    }
+    for map in ["metadata.annotations", "metadata.labels"] {
+        if let Some(key) = field
+            .strip_prefix(map)
+            .and_then(|rest| rest.strip_prefix("['"))
+            .and_then(|rest| rest.strip_suffix("']"))
+        {
+            errors.push_invalid(&path, key, name::qualified_name(&key.to_lowercase()));
+            return;
+        }
+    }
+    if !valid.contains(&field) {
+        errors.push(Error::not_supported(&path, field, valid));
+    }
+}
+
+fn mounts(container: &Value, volumes: &[&str], path: &Path, errors: &mut ErrorList) {
+    let mut points: Vec<&str> = Vec::new();
+    for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
+        let path = path.child("volumeMounts").index(index);
+        let called = text(mount, &["name"]);
+        if called.is_empty() {
+            errors.push(Error::required(&path.child("name"), ""));
+        } else if !volumes.contains(&called) {
+            errors.push(Error::not_found(&path.child("name"), called));
+        }
+        let point = text(mount, &["mountPath"]);
+        if point.is_empty() {
+            errors.push(Error::required(&path.child("mountPath"), ""));
+        } else if points.contains(&point) {
+            errors.push(Error::invalid(
+                &path.child("mountPath"),
+                point,
+                "must be unique",
+            ));
+        }
+        points.push(point);
+        for field in ["subPath", "subPathExpr"] {
+            let sub = text(mount, &[field]);
+            if sub.starts_with('/') {
+                errors.push(Error::invalid(
+                    &path.child(field),
+                    sub,
+                    "must be a relative path",
+                ));
+            }
+            if sub.split('/').any(|part| part == "..") {
+                errors.push(Error::invalid(
+                    &path.child(field),
+                    sub,
+                    "must not contain '..'",
+                ));
+            }
+        }
+        if !text(mount, &["subPath"]).is_empty() && !text(mount, &["subPathExpr"]).is_empty() {
+            errors.push(Error::invalid(
+                &path.child("subPathExpr"),
+                text(mount, &["subPathExpr"]),
+                "subPathExpr and subPath are mutually exclusive",
+            ));
+        }
+        let propagation = text(mount, &["mountPropagation"]);
+        if !propagation.is_empty() {
+            let valid = ["Bidirectional", "HostToContainer", "None"];
+            one_of(propagation, &valid, &path.child("mountPropagation"), errors);
+            if propagation == "Bidirectional"
+                && !flag(container, &["securityContext", "privileged"])
+            {
+                errors.push(Error::forbidden(
+                    &path.child("mountPropagation"),
+                    "Bidirectional mount propagation is available only to privileged containers",
+                ));
+            }
+        }
+    }
+    for (index, device) in items(container, &["volumeDevices"]).iter().enumerate() {
+        let path = path.child("volumeDevices").index(index);
+        let called = text(device, &["name"]);
+        if called.is_empty() {
+            errors.push(Error::required(&path.child("name"), ""));
+        } else if !volumes.contains(&called) {
+            errors.push(Error::not_found(&path.child("name"), called));
+        }
+        if text(device, &["devicePath"]).is_empty() {
+            errors.push(Error::required(&path.child("devicePath"), ""));
+        }
+    }
+}
+
+/// `ValidateContainerResourceRequirements`.
+pub fn resources(resources: &Value, path: &Path, errors: &mut ErrorList) {
+    let parse = |amount: &Value| -> Option<Quantity> { amount.as_str()?.parse().ok() };
+    for field in ["limits", "requests"] {
+        for (called, amount) in map(resources, &[field]).into_iter().flatten() {
+            let path = path.child(field).key(called);
+            resource_name(called, &path, errors);
+            if let Some(quantity) = parse(amount) {
+                if quantity.sign() < 0 {
+                    errors.push(Error::invalid(
+                        &path,
+                        amount.clone(),
+                        "must be greater than or equal to 0",
+                    ));
+                }
+                if !STANDARD_RESOURCES.contains(&called.as_str()) && !quantity.is_whole() {
+                    errors.push(Error::invalid(&path, amount.clone(), "must be an integer"));
+                }
+            }
+        }
+    }
+    let limits = at(resources, &["limits"]);
+    for (called, amount) in map(resources, &["requests"]).into_iter().flatten() {
+        let path = path.child("requests");
+        let overcommits = STANDARD_RESOURCES.contains(&called.as_str());
+        match limits.get(called) {
+            Some(limit) => {
+                let (Some(request), Some(most)) = (parse(amount), parse(limit)) else {
+                    continue;
+                };
+                let shown = limit.as_str().unwrap_or("");
+                if !overcommits && request != most {
+                    let why = format!("must be equal to {called} limit of {shown}");
+                    errors.push(Error::invalid(&path, amount.clone(), why));
+                } else if request > most {
+                    let why = format!("must be less than or equal to {called} limit of {shown}");
+                    errors.push(Error::invalid(&path, amount.clone(), why));
+                }
+            }
+            None if !overcommits => errors.push(Error::required(
+                &path.child("").key(called),
+                "Limit must be set for non overcommitable resources",
+            )),
+            None => {}
+        }
+    }
+}
+
+fn resource_name(called: &str, path: &Path, errors: &mut ErrorList) {
+    errors.push_invalid(path, called, name::qualified_name(called));
+    let standard = STANDARD_RESOURCES.contains(&called) || called.starts_with("hugepages-");
+    if !called.contains('/') && !standard {
+        errors.push(Error::invalid(
+            path,
+            called,
+            "must be a standard resource for containers",
+        ));
+    }
+}
+
+fn security(container: &Value, path: &Path, errors: &mut ErrorList) {
+    let context = at(container, &["securityContext"]);
+    for field in ["runAsUser", "runAsGroup"] {
+        if let Some(id) = int(context, &[field]) {
+            id_in_range(id, &path.child(field), errors);
+        }
+    }
+    let escalates = at(context, &["allowPrivilegeEscalation"]) == &Value::Bool(false);
+    if escalates && flag(context, &["privileged"]) {
+        errors.push(Error::invalid(
+            path,
+            context.clone(),
+            "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+        ));
+    }
+    let adds_admin = items(context, &["capabilities", "add"])
+        .iter()
+        .any(|capability| capability == "CAP_SYS_ADMIN");
+    if escalates && adds_admin {
+        errors.push(Error::invalid(
+            path,
+            context.clone(),
+            "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
+        ));
+    }
+}
+
+fn probe(container: &Value, kind: &str, path: &Path, errors: &mut ErrorList) {
+    if !has(container, &[kind]) {
+        return;
+    }
+    let probe = at(container, &[kind]);
+    let path = path.child(kind);
+    handler(
+        probe,
+        &["exec", "httpGet", "tcpSocket", "grpc"],
+        &path,
+        errors,
+    );
+    for field in [
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ] {
+        let number = int(probe, &[field]).unwrap_or(0);
+        if number < 0 {
+            errors.push(Error::invalid(
+                &path.child(field),
+                number,
+                "must be greater than or equal to 0",
+            ));
+        }
+    }
+    let successes = int(probe, &["successThreshold"]).unwrap_or(1);
+    if kind != "readinessProbe" && successes != 1 {
+        errors.push(Error::invalid(
+            &path.child("successThreshold"),
+            successes,
+            "must be 1",
+        ));
+    }
+    if let Some(seconds) = int(probe, &["terminationGracePeriodSeconds"]) {
+        if kind == "readinessProbe" {
+            errors.push(Error::invalid(
+                &path.child("terminationGracePeriodSeconds"),
+                seconds,
+                "must not be set for readinessProbes",
+            ));
+        } else if seconds <= 0 {
+            errors.push(Error::invalid(
+                &path.child("terminationGracePeriodSeconds"),
+                seconds,
+                "must be greater than 0",
+            ));
+        }
+    }
+}
+
+fn handler(handler: &Value, kinds: &[&str], path: &Path, errors: &mut ErrorList) {
+    let given: Vec<&&str> = kinds.iter().filter(|kind| has(handler, &[kind])).collect();
+    for kind in given.iter().skip(1) {
+        errors.push(Error::forbidden(
+            &path.child(kind),
+            "may not specify more than 1 handler type",
+        ));
+    }
+    let Some(kind) = given.first() else {
+        errors.push(Error::required(path, "must specify a handler type"));
+        return;
+    };
+    let path = path.child(kind);
+    let action = at(handler, &[kind]);
+    match **kind {
+        "exec" => {
+            if items(action, &["command"]).is_empty() {
+                errors.push(Error::required(&path.child("command"), ""));
+            }
+        }
+        "httpGet" => {
+            if text(action, &["path"]).is_empty() {
+                errors.push(Error::required(&path.child("path"), ""));
+            }
+            port_or_name(at(action, &["port"]), &path.child("port"), errors);
+            one_of(
+                text(action, &["scheme"]),
+                &["HTTP", "HTTPS"],
+                &path.child("scheme"),
+                errors,
+            );
+        }
+        "tcpSocket" => port_or_name(at(action, &["port"]), &path.child("port"), errors),
+        "grpc" => {
+            let number = int(action, &["port"]).unwrap_or(0);
+            port_number(number, &path.child("port"), errors);
+        }
+        _ => {}
+    }
+}
+
+/// A port by number or by name.
+pub fn port_or_name(port: &Value, path: &Path, errors: &mut ErrorList) {
+    match port {
+        Value::String(text) => errors.push_invalid(path, text, name::port_name(text)),
+        port => port_number(port.as_i64().unwrap_or(0), path, errors),
+    }
+}

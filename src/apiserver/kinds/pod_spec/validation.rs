@@ -1,0 +1,265 @@
+//! What a pod spec may be (`ValidatePodSpec`): the spec's own fields; containers and volumes have their own files.
+
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Value, name};
+
+use super::super::object_meta::validate_labels;
+use super::super::tree::{at, flag, has, int, items, text};
+use super::{affinity, containers, volumes};
+
+pub const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
+const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+const MAX_NAMESERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+
+/// Validates a pod's spec, or a template's.
+pub fn pod_spec(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let names = volumes::list(spec, &path.child("volumes"), &mut errors);
+    containers::all(spec, &names, path, &mut errors);
+    policies(spec, path, &mut errors);
+    errors.extend(validate_labels(
+        at(spec, &["nodeSelector"]),
+        &path.child("nodeSelector"),
+    ));
+    security_context(spec, path, &mut errors);
+    for (index, secret) in items(spec, &["imagePullSecrets"]).iter().enumerate() {
+        if text(secret, &["name"]).is_empty() {
+            let path = path.child("imagePullSecrets").index(index).child("name");
+            errors.push(Error::required(&path, ""));
+        }
+    }
+    affinity::validate(spec, path, &mut errors);
+    dns_config(spec, path, &mut errors);
+    gates(spec, path, &mut errors);
+    affinity::spread(spec, path, &mut errors);
+    names_of_others(spec, path, &mut errors);
+    if let Some(seconds) = int(spec, &["activeDeadlineSeconds"])
+        && !(1..=i64::from(i32::MAX)).contains(&seconds)
+    {
+        errors.push(Error::invalid(
+            &path.child("activeDeadlineSeconds"),
+            seconds,
+            "must be between 1 and 2147483647, inclusive",
+        ));
+    }
+    tolerations(
+        items(spec, &["tolerations"]),
+        &path.child("tolerations"),
+        &mut errors,
+    );
+    host_aliases(spec, path, &mut errors);
+    errors
+}
+
+fn policies(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let restart = text(spec, &["restartPolicy"]);
+    one_of(
+        restart,
+        &RESTART_POLICIES,
+        &path.child("restartPolicy"),
+        errors,
+    );
+    let dns = text(spec, &["dnsPolicy"]);
+    one_of(dns, &DNS_POLICIES, &path.child("dnsPolicy"), errors);
+    let preemption = text(spec, &["preemptionPolicy"]);
+    if !preemption.is_empty() {
+        let valid = ["PreemptLowerPriority", "Never"];
+        one_of(preemption, &valid, &path.child("preemptionPolicy"), errors);
+    }
+    let os = text(spec, &["os", "name"]);
+    if has(spec, &["os"]) {
+        one_of(os, &["linux", "windows"], &path.child("os.name"), errors);
+    }
+}
+
+/// A value that must be given and be one of a few.
+pub fn one_of(value: &str, valid: &[&str], path: &Path, errors: &mut ErrorList) {
+    if value.is_empty() {
+        errors.push(Error::required(path, ""));
+    } else if !valid.contains(&value) {
+        errors.push(Error::not_supported(path, value, valid));
+    }
+}
+
+fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let path = path.child("securityContext");
+    let context = at(spec, &["securityContext"]);
+    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
+        if let Some(id) = int(context, &[field]) {
+            id_in_range(id, &path.child(field), errors);
+        }
+    }
+    for (index, group) in items(context, &["supplementalGroups"]).iter().enumerate() {
+        let path = path.child("supplementalGroups").index(index);
+        id_in_range(group.as_i64().unwrap_or(0), &path, errors);
+    }
+    for (index, sysctl) in items(context, &["sysctls"]).iter().enumerate() {
+        if text(sysctl, &["name"]).is_empty() {
+            let path = path.child("sysctls").index(index).child("name");
+            errors.push(Error::required(&path, ""));
+        }
+    }
+    if flag(spec, &["shareProcessNamespace"]) && flag(spec, &["hostPID"]) {
+        errors.push(Error::invalid(
+            &path.child("shareProcessNamespace"),
+            true,
+            "ShareProcessNamespace and HostPID cannot both be enabled",
+        ));
+    }
+}
+
+/// User and group numbers.
+pub fn id_in_range(id: i64, path: &Path, errors: &mut ErrorList) {
+    if !(0..=i64::from(i32::MAX)).contains(&id) {
+        errors.push(Error::invalid(
+            path,
+            id,
+            "must be between 0 and 2147483647, inclusive",
+        ));
+    }
+}
+
+fn dns_config(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let path = path.child("dnsConfig");
+    let config = at(spec, &["dnsConfig"]);
+    let servers = items(config, &["nameservers"]);
+    if text(spec, &["dnsPolicy"]) == "None" && servers.is_empty() {
+        errors.push(Error::required(
+            &path.child("nameservers"),
+            "must provide at least one DNS nameserver when `dnsPolicy` is None",
+        ));
+    }
+    if servers.len() > MAX_NAMESERVERS {
+        errors.push(Error::invalid(
+            &path.child("nameservers"),
+            at(config, &["nameservers"]).clone(),
+            format!("must not have more than {MAX_NAMESERVERS} nameservers"),
+        ));
+    }
+    for (index, server) in servers.iter().enumerate() {
+        let server = server.as_str().unwrap_or("");
+        let path = path.child("nameservers").index(index);
+        errors.push_invalid(&path, server, name::ip_address(server));
+    }
+    if items(config, &["searches"]).len() > MAX_SEARCHES {
+        errors.push(Error::invalid(
+            &path.child("searches"),
+            at(config, &["searches"]).clone(),
+            format!("must not have more than {MAX_SEARCHES} search paths"),
+        ));
+    }
+    for (index, option) in items(config, &["options"]).iter().enumerate() {
+        if text(option, &["name"]).is_empty() {
+            errors.push(Error::required(
+                &path.child("options").index(index),
+                "must not be empty",
+            ));
+        }
+    }
+}
+
+fn gates(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for (index, gate) in items(spec, &["readinessGates"]).iter().enumerate() {
+        let kind = text(gate, &["conditionType"]);
+        let path = path
+            .child("readinessGates")
+            .index(index)
+            .child("conditionType");
+        errors.push_invalid(&path, kind, name::qualified_name(kind));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, gate) in items(spec, &["schedulingGates"]).iter().enumerate() {
+        let called = text(gate, &["name"]);
+        let path = path.child("schedulingGates").index(index);
+        errors.push_invalid(&path, called, name::qualified_name(called));
+        if seen.contains(&called) {
+            errors.push(Error::duplicate(&path, called));
+        }
+        seen.push(called);
+    }
+}
+
+fn names_of_others(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for field in [
+        "serviceAccountName",
+        "nodeName",
+        "priorityClassName",
+        "runtimeClassName",
+    ] {
+        let value = text(spec, &[field]);
+        if !value.is_empty() {
+            errors.push_invalid(&path.child(field), value, name::dns_1123_subdomain(value));
+        }
+    }
+    for field in ["hostname", "subdomain"] {
+        let value = text(spec, &[field]);
+        if !value.is_empty() {
+            errors.push_invalid(&path.child(field), value, name::dns_1123_label(value));
+        }
+    }
+}
+
+/// `ValidateTolerations`.
+pub fn tolerations(list: &[Value], path: &Path, errors: &mut ErrorList) {
+    for (index, toleration) in list.iter().enumerate() {
+        let path = path.index(index);
+        let key = text(toleration, &["key"]);
+        let operator = text(toleration, &["operator"]);
+        let value = text(toleration, &["value"]);
+        let effect = text(toleration, &["effect"]);
+        if !key.is_empty() {
+            errors.push_invalid(&path.child("key"), key, name::qualified_name(key));
+        }
+        if key.is_empty() && operator != "Exists" {
+            errors.push(Error::invalid(
+                &path.child("operator"),
+                operator,
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+            ));
+        }
+        if has(toleration, &["tolerationSeconds"]) && effect != "NoExecute" {
+            errors.push(Error::invalid(
+                &path.child("effect"),
+                effect,
+                "effect must be 'NoExecute' when `tolerationSeconds` is set",
+            ));
+        }
+        match operator {
+            "" | "Equal" => {
+                errors.push_invalid(&path.child("operator"), value, name::label_value(value));
+            }
+            "Exists" if !value.is_empty() => errors.push(Error::invalid(
+                &path.child("operator"),
+                value,
+                "value must be empty when `operator` is 'Exists'",
+            )),
+            "Exists" => {}
+            other => errors.push(Error::not_supported(
+                &path.child("operator"),
+                other,
+                &["Equal", "Exists"],
+            )),
+        }
+        if !effect.is_empty() {
+            let valid = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            one_of(effect, &valid, &path.child("effect"), errors);
+        }
+    }
+}
+
+fn host_aliases(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for (index, alias) in items(spec, &["hostAliases"]).iter().enumerate() {
+        let path = path.child("hostAliases").index(index);
+        let address = text(alias, &["ip"]);
+        errors.push_invalid(&path.child("ip"), address, name::ip_address(address));
+        for (index, host) in items(alias, &["hostnames"]).iter().enumerate() {
+            let host = host.as_str().unwrap_or("");
+            errors.push_invalid(
+                &path.child("hostnames").index(index),
+                host,
+                name::dns_1123_subdomain(host),
+            );
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Certificate signing requests: who asked is written down by the server; approving and signing are their own endpoints.
+
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Value, time};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use super::super::object_meta::{NameRule, path_segment};
+use super::super::tree::{at, items, items_mut, object_mut, restore, set, text};
+use crate::registry::strategy::{Change, Strategy, keep_all_but};
+
+pub struct CertificateSigningRequests;
+
+impl Strategy for CertificateSigningRequests {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("certificates.k8s.io", "certificatesigningrequests")
+    }
+
+    fn name_rule(&self) -> NameRule {
+        path_segment
+    }
+
+    fn prepare_create(&self, change: &Change<'_>, object: &mut Value) {
+        let user = &change.request.user;
+        let spec = object_mut(object, &["spec"]);
+        for field in ["uid", "groups", "extra"] {
+            spec.remove(field);
+        }
+        spec.insert("username".to_owned(), user.name.as_str().into());
+        if !user.uid.is_empty() {
+            spec.insert("uid".to_owned(), user.uid.as_str().into());
+        }
+        if !user.groups.is_empty() {
+            spec.insert("groups".to_owned(), json!(user.groups));
+        }
+        if !user.extra.is_empty() {
+            spec.insert("extra".to_owned(), json!(user.extra));
+        }
+        set(object, "status", json!({}));
+    }
+
+    fn prepare_update(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
+        match change.subresource {
+            "approval" => {
+                let conditions = at(new, &["status", "conditions"]).clone();
+                keep_all_but(new, old, &[]);
+                if !conditions.is_null() {
+                    object_mut(new, &["status"]).insert("conditions".to_owned(), conditions);
+                }
+                stamp(new);
+            }
+            "status" => {
+                keep_all_but(new, old, &["status"]);
+                stamp(new);
+            }
+            _ => {
+                restore(new, old, "spec");
+                restore(new, old, "status");
+            }
+        }
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = Path::new("spec");
+        let request = text(object, &["spec", "request"]);
+        let pem = STANDARD.decode(request).unwrap_or_default();
+        if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE REQUEST-----") {
+            errors.push(Error::invalid(
+                &path.child("request"),
+                request,
+                "PEM block type must be CERTIFICATE REQUEST",
+            ));
+        }
+        if items(object, &["spec", "usages"]).is_empty() {
+            errors.push(Error::required(&path.child("usages"), ""));
+        }
+        let signer = text(object, &["spec", "signerName"]);
+        if signer.is_empty() {
+            errors.push(Error::required(&path.child("signerName"), ""));
+        } else if !signer.contains('/') {
+            errors.push(Error::invalid(
+                &path.child("signerName"),
+                signer,
+                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
+            ));
+        }
+        errors
+    }
+
+    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = Path::new("status").child("conditions");
+        let has = |object: &Value, kind: &str| {
+            items(object, &["status", "conditions"])
+                .iter()
+                .any(|condition| text(condition, &["type"]) == kind)
+        };
+        if has(new, "Approved") && has(new, "Denied") {
+            errors.push(Error::invalid(
+                &path,
+                "",
+                "Approved and Denied conditions are mutually exclusive",
+            ));
+        }
+        for kind in ["Approved", "Denied", "Failed"] {
+            if has(old, kind) && !has(new, kind) {
+                errors.push(Error::forbidden(
+                    &path,
+                    format!("updates may not remove a condition of type {kind:?}"),
+                ));
+            }
+        }
+        errors
+    }
+}
+
+/// Conditions get the time they came at.
+fn stamp(object: &mut Value) {
+    let now = time::now_text();
+    for condition in items_mut(object, &["status", "conditions"]) {
+        super::super::tree::default_text(condition, "status", "True");
+        for field in ["lastUpdateTime", "lastTransitionTime"] {
+            super::super::tree::default_value(condition, field, now.as_str());
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! The kubelet's HTTPS server.
-
-pub mod logs;
