@@ -34,7 +34,13 @@ pub struct Client {
     transport: Arc<dyn Transport>,
     user_agent: http::HeaderValue,
     timeout: Duration,
+    accept: &'static str,
 }
+
+/// What is accepted by default, and by a client that wants metadata only.
+const JSON: &str = "application/json";
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+    application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// One page of a list, or all of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +77,7 @@ impl Client {
             transport,
             user_agent: http::HeaderValue::from_static("skiff"),
             timeout: DEFAULT_TIMEOUT,
+            accept: JSON,
         }
     }
 
@@ -93,6 +100,14 @@ impl Client {
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Client {
             timeout,
+            ..self.clone()
+        }
+    }
+
+    /// The same connections, but reads and watches bring the objects' metadata only.
+    pub fn metadata_only(&self) -> Self {
+        Client {
+            accept: METADATA,
             ..self.clone()
         }
     }
@@ -293,6 +308,37 @@ impl Client {
         self.json(Method::GET, path.to_string(), None).await
     }
 
+    /// GETs any path as `accept` (a media type with parameters, such as aggregated discovery's).
+    pub async fn get_path_as<T: DeserializeOwned>(&self, path: &str, accept: &str) -> Result<T> {
+        let request = Request::get(path)
+            .header(header::ACCEPT, accept)
+            .body(Bytes::new())
+            .map_err(|error| ClientError::Request(error.to_string()))?;
+        let call = async {
+            let answer = self.raw(request).await?;
+            if !answer.status().is_success() {
+                return Err(failure(answer).await);
+            }
+            let bytes = collect(answer.into_body(), MAX_ANSWER).await?;
+            serde_json::from_slice(&bytes).map_err(ClientError::Decode)
+        };
+        let limit = self.timeout;
+        tokio::time::timeout(limit, call)
+            .await
+            .unwrap_or(Err(ClientError::Timeout(limit)))
+    }
+
+    /// Any call by its path, for resources known only from discovery.
+    pub async fn call_path<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        object: Option<&Value>,
+    ) -> Result<T> {
+        let content = object.map(body).transpose()?;
+        self.json(method, path.to_string(), content).await
+    }
+
     /// Sends a request as it is, plus user agent; answers of 400 and above are returned as answers. No time limit.
     pub async fn raw(&self, mut request: Request<Bytes>) -> Result<Response<BoxBody>> {
         let headers = request.headers_mut();
@@ -348,7 +394,7 @@ impl Client {
             let mut request = Request::builder()
                 .method(method.clone())
                 .uri(&path)
-                .header(header::ACCEPT, "application/json")
+                .header(header::ACCEPT, self.accept)
                 .header(header::USER_AGENT, &self.user_agent);
             if !content_type.is_empty() {
                 request = request.header(header::CONTENT_TYPE, content_type);

@@ -37,6 +37,8 @@ struct State {
     faults: VecDeque<Fault>,
     refuse_watch_list: bool,
     down: bool,
+    /// Aggregated discovery documents by path.
+    discovery: BTreeMap<String, Value>,
 }
 
 struct Watcher {
@@ -128,6 +130,11 @@ impl Server {
         state.log.clear();
     }
 
+    /// The aggregated discovery document at `/api` or `/apis`.
+    pub fn set_discovery(&self, path: &str, document: Value) {
+        self.0.lock().discovery.insert(path.into(), document);
+    }
+
     /// Answers `sendInitialEvents` with 422, as servers before 1.32.
     pub fn refuse_watch_list(&self) {
         self.0.lock().refuse_watch_list = true;
@@ -215,6 +222,14 @@ impl State {
         });
         if let Some(fault) = fault.and_then(|index| self.faults.remove(index)) {
             return Err(fault.status);
+        }
+        if request.method() == Method::GET && (path == "/api" || path == "/apis") {
+            let discovery = self
+                .discovery
+                .get(path)
+                .cloned()
+                .unwrap_or_else(|| json!({"items": []}));
+            return respond(200, &discovery).map_err(Status::internal);
         }
         let mut target = Target::parse(path).ok_or_else(Status::path_not_found)?;
         if is_namespace_part(&[target.plural.as_str()]) {

@@ -92,7 +92,6 @@ pub(crate) const LATER: &[&str] = &[
     "deployment-controller",
     "disruption-controller",
     "ephemeral-volume-controller",
-    "garbage-collector-controller",
     "horizontal-pod-autoscaler-controller",
     "job-controller",
     "legacy-serviceaccount-token-cleaner-controller",

@@ -1,6 +1,6 @@
 //! What every controller is given.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use client::{
     Client, Factory,
@@ -9,6 +9,9 @@ use client::{
 use tokio_util::sync::CancellationToken;
 
 use crate::ControllersConfig;
+
+/// How soon to look again when the cache has not seen one's own last write; its arrival usually comes first.
+pub const LAG_RETRY: Duration = Duration::from_millis(100);
 
 /// The client, the informers all controllers share, and what they are told.
 #[derive(Clone)]

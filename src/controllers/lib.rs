@@ -9,10 +9,17 @@
 
 mod config;
 mod context;
+mod discovery;
+mod endpoints;
+mod garbage;
+mod namespace;
 mod node_ipam;
+mod node_lifecycle;
 mod objects;
+mod pod_gc;
 mod root_ca;
 mod service_account;
+mod taint_eviction;
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +58,15 @@ pub trait Controller: Sync {
 pub static CONTROLLERS: &[&dyn Controller] = &[
     &service_account::ServiceAccounts,
     &root_ca::RootCa,
+    &namespace::Namespaces,
+    &pod_gc::PodGc,
+    &garbage::GarbageCollector,
     &node_ipam::NodeIpam,
+    &node_lifecycle::NodeLifecycle,
+    &taint_eviction::TaintEviction,
+    &endpoints::legacy::EndpointsController,
+    &endpoints::slice_controller::EndpointSlices,
+    &endpoints::mirroring::Mirroring,
 ];
 
 /// Why `run` cannot work at all.

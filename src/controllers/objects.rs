@@ -14,13 +14,21 @@ pub struct Metadata {
 #[serde(default)]
 pub struct Namespace {
     pub metadata: ObjectMeta,
-    pub status: Phase,
+    pub spec: NamespaceSpec,
+    pub status: NamespaceStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Phase {
+pub struct NamespaceSpec {
+    pub finalizers: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NamespaceStatus {
     pub phase: String,
+    pub conditions: Vec<Condition>,
 }
 
 impl Namespace {
@@ -143,6 +151,18 @@ pub struct PodStatus {
 #[serde(default)]
 pub struct PodIp {
     pub ip: String,
+}
+
+/// Index of pods by their node.
+pub const BY_NODE: &str = "node";
+
+/// The index value of `BY_NODE`.
+pub fn pods_by_node(pod: &Pod) -> Vec<String> {
+    if pod.spec.node_name.is_empty() {
+        Vec::new()
+    } else {
+        vec![pod.spec.node_name.clone()]
+    }
 }
 
 impl Pod {

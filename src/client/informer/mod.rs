@@ -15,10 +15,10 @@ mod subscription;
 pub use factory::{Factory, InformerEnded, Selectors};
 pub use subscription::Subscription;
 
-use std::{any::Any, sync::Arc};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use cache::Cache;
 
@@ -77,6 +77,15 @@ pub(crate) struct Shared<T> {
     /// Held over "change the cache, tell everyone", so that handlers see changes in order and a new one misses none.
     handlers: Mutex<Handlers<T>>,
     synced: watch::Sender<bool>,
+    contact: Mutex<Contact>,
+}
+
+/// Whether changes arrive. Written by the reflector.
+#[derive(Clone, Copy)]
+enum Contact {
+    Since(Instant),
+    /// Lost at the second time, after having been there since the first.
+    Lost(Option<Instant>, Instant),
 }
 
 struct Handlers<T> {
@@ -93,6 +102,7 @@ impl<T: Any + Send + Sync> Informer<T> {
                 subscriptions: Vec::new(),
             }),
             synced: watch::Sender::new(false),
+            contact: Mutex::new(Contact::Lost(None, Instant::now())),
         }))
     }
 
@@ -168,9 +178,28 @@ impl<T: Any + Send + Sync> Informer<T> {
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
+    /// Since when changes have been arriving; `None` while there is no watch. Breaks shorter than a second do not
+    /// count. Whoever concludes something from silence must not count the time before.
+    pub fn in_contact_since(&self) -> Option<Instant> {
+        match *self.0.contact.lock() {
+            Contact::Since(since) => Some(since),
+            Contact::Lost(..) => None,
+        }
+    }
+
     /// The resourceVersion of the last change or bookmark seen; empty before the first.
     pub fn resource_version(&self) -> String {
         self.0.cache.read().resource_version().to_string()
+    }
+
+    /// Whether the change that gave an object this resourceVersion has arrived here. A reconciler asks it about its
+    /// own last write before it decides on what the cache holds. Versions of one server are comparable (KEP-5504).
+    pub fn has_seen(&self, resource_version: &str) -> bool {
+        let Ok(wanted) = resource_version.parse::<u64>() else {
+            return true;
+        };
+        let seen = self.0.cache.read().resource_version().parse::<u64>();
+        seen.is_ok_and(|seen| seen >= wanted)
     }
 
     /// The only way the cache changes; called by the reflector.
@@ -190,6 +219,18 @@ impl<T: Any + Send + Sync> Informer<T> {
                 subscription.push(&deltas);
             }
         }
+    }
+
+    fn set_contact(&self, is_open: bool) {
+        const UNNOTICED: Duration = Duration::from_secs(1);
+        let now = Instant::now();
+        let mut contact = self.0.contact.lock();
+        *contact = match (*contact, is_open) {
+            (Contact::Lost(Some(since), at), true) if now - at < UNNOTICED => Contact::Since(since),
+            (Contact::Lost(..), true) => Contact::Since(now),
+            (Contact::Since(since), false) => Contact::Lost(Some(since), now),
+            (same, _) => same,
+        };
     }
 
     fn set_synced(&self) {

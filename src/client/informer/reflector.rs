@@ -196,7 +196,14 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Reflector<T> {
         self.informer.set_synced();
     }
 
-    async fn follow(&mut self, mut stream: WatchStream<Raw>) -> Result<End> {
+    async fn follow(&mut self, stream: WatchStream<Raw>) -> Result<End> {
+        self.informer.set_contact(true);
+        let end = self.events(stream).await;
+        self.informer.set_contact(false);
+        end
+    }
+
+    async fn events(&mut self, mut stream: WatchStream<Raw>) -> Result<End> {
         while let Some(event) = stream.next().await {
             match event {
                 Ok(event) => self.event(event)?,

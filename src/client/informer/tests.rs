@@ -57,17 +57,24 @@ async fn a_broken_watch_resumes_without_a_list_and_misses_nothing() {
     server.put(&PODS, pod("b", "n1"));
     server.remove(&PODS, "default/a");
     tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(informer.in_contact_since().is_none());
     server.set_down(false);
     let (first, second) = (changes.recv().await, changes.recv().await);
     assert!(first.is_added() && &*first.key == "default/b");
     assert!(second.is_deleted() && &*second.key == "default/a");
-    assert_eq!(lists_and_watches(&server), (0, 2));
+    let since = informer.in_contact_since().unwrap();
+    assert!(since.elapsed() < Duration::from_secs(1));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    server.break_watches();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(informer.in_contact_since(), Some(since));
+    assert_eq!(lists_and_watches(&server), (0, 3));
     let last = server
         .requests_of("GET", "/api/v1/pods")
         .pop()
         .unwrap()
         .path;
-    assert!(last.contains("resourceVersion=1&"), "{last}");
+    assert!(last.contains("resourceVersion=3&"), "{last}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,292 @@
+//! garbage-collector-controller: deletes what no owner is left of, and carries out foreground and orphaning deletions.
+//!
+//! A metadata-only informer for every resource that can be listed, watched and deleted feeds `graph`, which decides.
+//! Before an object goes, the server itself is asked about owners that are not in the graph.
+
+mod graph;
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::view::OwnerReference;
+use apimachinery::Value;
+use async_trait::async_trait;
+use client::{
+    Client, ClientError, DeleteOptions, Factory, Patch, Propagation, Selectors, WriteOptions,
+    workqueue::{self, Queue, Requeue},
+};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::{Context, Controller, discovery, objects::Metadata};
+use graph::{Action, Graph, Object};
+
+/// Objects looked at at a time (`--concurrent-gc-syncs`).
+const WORKERS: usize = 20;
+/// Absent owners remembered, as upstream's absentOwnerCache.
+const MAX_ABSENT: usize = 500;
+/// Pause before discovery is asked again when it fails.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+
+pub struct GarbageCollector;
+
+struct Collector {
+    client: Client,
+    graph: Mutex<Graph>,
+    queue: Queue<String>,
+    /// Uids of owners that the server said are not there, and when.
+    absent: Mutex<HashMap<String, Instant>>,
+}
+
+#[async_trait]
+impl Controller for GarbageCollector {
+    fn name(&self) -> &'static str {
+        "garbage-collector-controller"
+    }
+
+    fn aliases(&self) -> &'static [&'static str] {
+        &["garbagecollector"]
+    }
+
+    async fn run(&self, context: Context) {
+        let shutdown = &context.shutdown;
+        let resources = tokio::select! {
+            () = shutdown.cancelled() => return,
+            resources = resources(&context) => resources,
+        };
+        let collector = Arc::new(Collector {
+            client: context.client.clone(),
+            graph: Mutex::default(),
+            queue: Queue::default(),
+            absent: Mutex::default(),
+        });
+        let factory = Factory::new(context.client.metadata_only(), shutdown.clone());
+        let follow = |resource| {
+            (
+                resource,
+                factory.informer::<Metadata>(resource, "", Selectors::default()),
+            )
+        };
+        let informers: Vec<_> = resources.into_iter().map(follow).collect();
+        let synced = async {
+            for (_, informer) in &informers {
+                informer.wait_synced().await;
+            }
+        };
+        if !context.synced(synced).await {
+            return;
+        }
+        for (resource, informer) in &informers {
+            let (to, resource) = (collector.clone(), *resource);
+            informer.add_handler(move |change| to.changed(resource, change));
+        }
+        let work = workqueue::run(
+            "garbage-collector",
+            &collector.queue,
+            WORKERS,
+            shutdown,
+            |uid| {
+                let collector = &collector;
+                async move { collector.reconcile(&uid).await }
+            },
+        );
+        tokio::select! {
+            () = work => {}
+            ended = factory.join() => if let Err(error) = ended {
+                tracing::error!(%error, "the garbage collector lost an informer");
+            },
+        }
+    }
+}
+
+/// What can be collected: everything served that can be listed, watched and deleted, but Events, which expire.
+async fn resources(context: &Context) -> Vec<&'static api::Resource> {
+    loop {
+        match discovery::preferred(&context.client).await {
+            Ok((served, _)) => {
+                let fits = |one: &&discovery::Served| {
+                    one.has("list")
+                        && one.has("watch")
+                        && one.has("delete")
+                        && one.resource != "events"
+                };
+                let found = served
+                    .iter()
+                    .filter(fits)
+                    .filter_map(|one| api::find(&one.group, &one.version, &one.resource));
+                return found.collect();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "discovery failed, will be retried");
+                tokio::time::sleep(DISCOVERY_RETRY).await;
+            }
+        }
+    }
+}
+
+impl Collector {
+    fn changed(&self, resource: &'static api::Resource, change: &client::Delta<Metadata>) {
+        let mut graph = self.graph.lock();
+        let mut look = Vec::new();
+        if let Some(old) = &change.old
+            && change
+                .new
+                .as_ref()
+                .is_none_or(|new| new.metadata.uid != old.metadata.uid)
+        {
+            look.extend(graph.remove(&old.metadata.uid));
+        }
+        if let Some(new) = &change.new {
+            let meta = new.metadata.clone();
+            look.extend(graph.set(Object { resource, meta }));
+        }
+        drop(graph);
+        for uid in look {
+            self.queue.add(uid);
+        }
+    }
+
+    async fn reconcile(&self, uid: &str) -> Result<Requeue, ClientError> {
+        let (object, unknown) = {
+            let graph = self.graph.lock();
+            let Some(object) = graph.get(uid).cloned() else {
+                return Ok(Requeue::No);
+            };
+            let unknown = if object.meta.is_deleting() {
+                Vec::new()
+            } else {
+                graph.unknown_owners(uid)
+            };
+            (object, unknown)
+        };
+        let mut found = Vec::new();
+        for owner in unknown {
+            if self.exists(&object, &owner).await? {
+                found.push(owner.uid);
+            }
+        }
+        let actions = self
+            .graph
+            .lock()
+            .plan(uid, |owner| found.contains(&owner.uid));
+        for action in actions {
+            self.apply(&object, action).await?;
+        }
+        Ok(Requeue::No)
+    }
+
+    /// Asks the server whether this very owner exists. A kind it does not serve is taken to exist: nothing is deleted
+    /// because an API is missing.
+    async fn exists(
+        &self,
+        dependent: &Object,
+        owner: &OwnerReference,
+    ) -> Result<bool, ClientError> {
+        if self.absent.lock().contains_key(&owner.uid) {
+            return Ok(false);
+        }
+        let (group, version) = apimachinery::meta::group_version(&owner.api_version);
+        let Some(resource) = api::find_kind(group, version, &owner.kind) else {
+            return Ok(true);
+        };
+        let namespace = &dependent.meta.namespace;
+        if resource.namespaced && namespace.is_empty() {
+            // A cluster-scoped object cannot have a namespaced owner; upstream reports it and keeps the object.
+            return Ok(true);
+        }
+        let namespace = if resource.namespaced { namespace } else { "" };
+        match self
+            .client
+            .metadata_only()
+            .get::<Metadata>(resource, namespace, &owner.name)
+            .await
+        {
+            Ok(present) if present.metadata.uid == owner.uid => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        let mut absent = self.absent.lock();
+        if absent.len() >= MAX_ABSENT
+            && let Some(oldest) = absent
+                .iter()
+                .min_by_key(|(_, at)| **at)
+                .map(|(uid, _)| uid.clone())
+        {
+            absent.remove(&oldest);
+        }
+        absent.insert(owner.uid.clone(), Instant::now());
+        Ok(false)
+    }
+
+    async fn apply(&self, object: &Object, action: Action) -> Result<(), ClientError> {
+        let done = match action {
+            Action::Delete { foreground } => {
+                let policy = if foreground {
+                    Propagation::Foreground
+                } else {
+                    Propagation::Background
+                };
+                let mut options = DeleteOptions::uid(&object.meta.uid).propagation(policy);
+                options.preconditions.resource_version = Some(object.meta.resource_version.clone());
+                let (namespace, name) = (&object.meta.namespace, &object.meta.name);
+                self.client
+                    .delete(object.resource, namespace, name, &options)
+                    .await
+            }
+            Action::RemoveOwners(uids) => {
+                let kept = object
+                    .meta
+                    .owner_references
+                    .iter()
+                    .filter(|owner| !uids.contains(&owner.uid));
+                let kept: Vec<_> = kept.collect();
+                self.patch(object, json!({"ownerReferences": kept})).await
+            }
+            Action::RemoveFinalizer(finalizer) => {
+                let kept: Vec<_> = object
+                    .meta
+                    .finalizers
+                    .iter()
+                    .filter(|one| *one != finalizer)
+                    .collect();
+                self.patch(object, json!({"finalizers": kept})).await
+            }
+            Action::Release { dependent, owner } => {
+                let Some(dependent) = self.graph.lock().get(&dependent).cloned() else {
+                    return Ok(());
+                };
+                let kept = dependent
+                    .meta
+                    .owner_references
+                    .iter()
+                    .filter(|one| one.uid != owner);
+                let kept: Vec<_> = kept.collect();
+                self.patch(&dependent, json!({"ownerReferences": kept}))
+                    .await
+            }
+        };
+        match done {
+            Ok(_) => Ok(()),
+            // Gone, or another object by now.
+            Err(error) if error.is_not_found() => Ok(()),
+            // Changed meanwhile: its new state will be looked at.
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Merges into the metadata of the object as it was seen.
+    async fn patch(&self, object: &Object, mut metadata: Value) -> Result<Value, ClientError> {
+        metadata["uid"] = json!(object.meta.uid);
+        metadata["resourceVersion"] = json!(object.meta.resource_version);
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        let options = WriteOptions::default();
+        let (namespace, name) = (&object.meta.namespace, &object.meta.name);
+        self.client
+            .patch(object.resource, namespace, name, "", &patch, &options)
+            .await
+    }
+}
