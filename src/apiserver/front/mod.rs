@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use apimachinery::status::Status;
 use futures::FutureExt;
-use http::header::CACHE_CONTROL;
+use http::header::{CACHE_CONTROL, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +54,10 @@ const AUDIT_ID_BYTES: usize = 64;
 /// Bytes of all warnings of a response; past it each is cut to `WARNING_BYTES` (upstream's `truncateAtTotalRunes`).
 const WARNINGS_BYTES: usize = 4096;
 const WARNING_BYTES: usize = 256;
+
+/// How long a refusal waits for the server's start, and how often it looks.
+const SYNC_WAIT: Duration = Duration::from_secs(10);
+const SYNC_POLL: Duration = Duration::from_millis(5);
 
 /// Everything that requests go through. Shared by all connections and the in-process client.
 pub struct Front {
@@ -89,6 +93,7 @@ impl Front {
     pub async fn handle(&self, caller: Caller<'_>, request: Request<Body>) -> Response<Body> {
         let info = RequestInfo::parse(request.method(), request.uri());
         let head = Head::of(&request, &info);
+        let trace = Trace::of(&request);
         let warnings = Warnings::default();
         let observation = self
             .metrics
@@ -105,6 +110,7 @@ impl Front {
         if head.gzip {
             response = gzip::compress(response).await;
         }
+        trace.end(&response, &head.audit_id);
         finish(&mut response, head, &warnings);
         observe(observation, response)
     }
@@ -207,12 +213,25 @@ impl Front {
 
     async fn authorize(&self, user: &UserInfo, info: &RequestInfo) -> Result<(), Status> {
         let attributes = Attributes::of(user, info);
-        let verdict = self.authorizers.authorize(&attributes).await;
+        let mut verdict = self.authorizers.authorize(&attributes).await;
+        if !verdict.is_allowed() && !self.backend.is_synced() {
+            // Roles are not there yet: a component that starts with the server is not told no.
+            self.synced().await;
+            verdict = self.authorizers.authorize(&attributes).await;
+        }
         self.metrics.authorization(verdict.decision);
         if verdict.is_allowed() {
             return Ok(());
         }
         Err(errors::forbidden(&attributes, &verdict.reason))
+    }
+
+    /// Waits for the backend's start, for at most `SYNC_WAIT`.
+    async fn synced(&self) {
+        let until = Instant::now() + SYNC_WAIT;
+        while !self.backend.is_synced() && Instant::now() < until {
+            tokio::time::sleep(SYNC_POLL).await;
+        }
     }
 
     async fn dispatch(
@@ -265,6 +284,36 @@ impl Head {
             audit_header: HeaderValue::from_str(&audit_id)
                 .expect("a UUID or the text of a header value"),
             audit_id,
+        }
+    }
+}
+
+/// A line in the log for each request, when the log is that verbose.
+struct Trace(Option<(http::Method, http::Uri, Option<HeaderValue>, Instant)>);
+
+impl Trace {
+    fn of(request: &Request<Body>) -> Self {
+        Self(tracing::enabled!(tracing::Level::DEBUG).then(|| {
+            (
+                request.method().clone(),
+                request.uri().clone(),
+                request.headers().get(USER_AGENT).cloned(),
+                Instant::now(),
+            )
+        }))
+    }
+
+    fn end(self, response: &Response<Body>, audit_id: &str) {
+        if let Some((method, uri, agent, started)) = self.0 {
+            tracing::debug!(
+                %method,
+                %uri,
+                ?agent,
+                audit_id,
+                code = response.status().as_u16(),
+                latency = ?started.elapsed(),
+                "HTTP"
+            );
         }
     }
 }

@@ -194,7 +194,7 @@ impl Health {
     ) -> Response<Body> {
         let mut excluded: Vec<&str> = info.query.all("exclude").collect();
         let mut report = String::new();
-        let mut failed = false;
+        let mut failures: Vec<String> = Vec::new();
         let mut store = None;
         for check in CHECKS.iter().filter(|check| check.endpoints & bit != 0) {
             if let Some(at) = excluded.iter().position(|name| *name == check.name) {
@@ -214,8 +214,7 @@ impl Health {
                     let _ = writeln!(report, "[+]{} ok", check.name);
                 }
                 Err(why) => {
-                    failed = true;
-                    tracing::info!(endpoint, check = check.name, %why, "A health check failed");
+                    failures.push(format!("{}: {why}", check.name));
                     let _ = writeln!(report, "[-]{} failed: reason withheld", check.name);
                 }
             }
@@ -228,7 +227,12 @@ impl Health {
                 names.join(",")
             );
         }
-        if failed {
+        if !failures.is_empty() {
+            tracing::info!(
+                endpoint,
+                failures = failures.join(", "),
+                "Health checks failed"
+            );
             let _ = write!(report, "{endpoint} check failed");
             return respond::plain_error(StatusCode::INTERNAL_SERVER_ERROR, &report);
         }
