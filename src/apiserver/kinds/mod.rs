@@ -62,6 +62,7 @@ pub static KINDS: &[&dyn Strategy] = &[
     &policy::admission::Webhooks("mutatingwebhookconfigurations"),
     &policy::admission::Webhooks("validatingwebhookconfigurations"),
     &policy::certificates::CertificateSigningRequests,
+    &policy::certificates::ClusterTrustBundles,
     &policy::flow::FlowSchemas,
     &policy::flow::PriorityLevelConfigurations,
     &simple::API_SERVICES,

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::super::object_meta::{NameRule, path_segment};
+use super::super::object_meta::{NameRule, dns_subdomain, path_segment};
 use super::super::tree::{at, items, items_mut, object_mut, restore, set, text};
 use crate::registry::strategy::{Change, Strategy, keep_all_but};
 
@@ -111,6 +111,65 @@ impl Strategy for CertificateSigningRequests {
                     format!("updates may not remove a condition of type {kind:?}"),
                 ));
             }
+        }
+        errors
+    }
+}
+
+pub struct ClusterTrustBundles;
+
+impl Strategy for ClusterTrustBundles {
+    fn id(&self) -> (&'static str, &'static str) {
+        ("certificates.k8s.io", "clustertrustbundles")
+    }
+
+    /// A signer's bundle is called `example.com:signer:name`.
+    fn name_rule(&self) -> NameRule {
+        |name, prefix| dns_subdomain(name.rsplit(':').next().unwrap_or(name), prefix)
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let signer = text(object, &["spec", "signerName"]);
+        let name = apimachinery::meta::name(object);
+        let path = Path::new("metadata").child("name");
+        if signer.is_empty() {
+            if name.contains(':') {
+                errors.push(Error::invalid(
+                    &path,
+                    name,
+                    "ClusterTrustBundle without signer name must not have \":\" in its name",
+                ));
+            }
+        } else {
+            let start = format!("{}:", signer.replace('/', ":"));
+            if !name.starts_with(&start) {
+                errors.push(Error::invalid(
+                    &path,
+                    name,
+                    format!("ClusterTrustBundle for signerName {signer} must be named with prefix {start}"),
+                ));
+            }
+        }
+        if text(object, &["spec", "trustBundle"]).is_empty() {
+            let path = Path::new("spec").child("trustBundle");
+            errors.push(Error::invalid(
+                &path,
+                "",
+                "at least one trust anchor must be provided",
+            ));
+        }
+        errors
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = self.validate_create(change, new);
+        if at(new, &["spec", "signerName"]) != at(old, &["spec", "signerName"]) {
+            errors.push(Error::invalid(
+                &Path::new("spec").child("signerName"),
+                text(new, &["spec", "signerName"]),
+                "field is immutable",
+            ));
         }
         errors
     }
