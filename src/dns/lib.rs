@@ -26,6 +26,8 @@ pub mod zone;
 
 #[cfg(test)]
 mod socket_test;
+#[cfg(test)]
+mod zone_test;
 
 pub use config::DnsConfig;
 pub use run::{DnsError, run};

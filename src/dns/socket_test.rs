@@ -81,7 +81,7 @@ async fn start() -> Running {
         .unwrap();
     let address = listener.local_addr().unwrap();
     let zone = Zone::new("cluster.local", 5, 1).unwrap();
-    let cluster = Arc::new(crate::zone::tests::fixture());
+    let cluster = Arc::new(crate::zone_test::fixture());
     let resolver = Resolver::new(zone, cluster, Upstream::new(vec![upstream]));
     tasks.spawn(listener.serve(Arc::new(resolver)));
     Running {
