@@ -11,6 +11,8 @@
 //!
 //! **Invariant:** nothing here is computed at start: the tables are constants of the binary.
 
+#[cfg(test)]
+mod bench;
 mod generated;
 #[cfg(test)]
 mod golden;

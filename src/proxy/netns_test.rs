@@ -520,10 +520,15 @@ fn the_kernel_takes_every_kind_of_rule_in_both_families() {
         "plain",
         json!({"clusterIPs": ["fd00:96::8"], "ports": [{"port": 80, "protocol": "SCTP"}]}),
     );
-    let two = json!([{"addresses": ["fd00:244::2"]}, {"addresses": ["fd00:244::3"]}]);
-    let mut plain6 = slice("plain", "SCTP", two);
+    let many: Vec<_> = (2..20)
+        .map(|i| json!({"addresses": [format!("fd00:244::{i}")]}))
+        .collect();
+    let mut plain6 = slice("plain", "SCTP", json!(many));
     plain6.address_type = "IPv6".into();
-    let slices = [slice("web", "TCP", both()), sticky6, plain6];
+    let many4: Vec<_> = (2..20)
+        .map(|i| json!({"addresses": [format!("10.244.1.{i}")], "nodeName": "n1"}))
+        .collect();
+    let slices = [slice("web", "TCP", json!(many4)), sticky6, plain6];
 
     let cidrs = ["10.244.0.0/16", "fd00:244::/64"]
         .map(|c| c.parse().unwrap())

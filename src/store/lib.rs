@@ -8,6 +8,7 @@
 //! after it is durable.
 
 pub mod embedded;
+pub mod etcd;
 pub mod etcd_api;
 pub mod kv;
 

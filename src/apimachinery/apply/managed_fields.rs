@@ -11,6 +11,7 @@ use crate::meta;
 use crate::schema::{self, Message};
 use crate::status::{Cause, Status};
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
 /// Most managers kept that are not appliers; the oldest are folded into one (DefaultMaxUpdateManagers).
 const MAX_UPDATE_MANAGERS: usize = 10;
@@ -38,6 +39,10 @@ const STRIPPED: &[&str] = &[
     "metadata.managedFields",
     "metadata.resourceVersion",
 ];
+
+static STRIPPED_SET: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_paths(STRIPPED));
+static OWN_SET: LazyLock<FieldSet> =
+    LazyLock::new(|| FieldSet::of_paths(&["metadata.managedFields"]));
 
 /// What a write is.
 #[derive(Clone, Copy)]
@@ -170,16 +175,13 @@ fn read(list: Option<Value>) -> Option<Vec<Entry>> {
 fn put(object: &mut Value, mut entries: Vec<Entry>) {
     entries.retain(|entry| !entry.fields.is_empty());
     entries.sort_by(|a, b| {
-        let key = |e: &'_ Entry| {
-            (
-                e.operation,
-                e.time.clone(),
-                e.manager.clone(),
-                e.api_version.clone(),
-                e.subresource.clone(),
-            )
-        };
-        key(a).cmp(&key(b))
+        let key = |e: &'_ Entry| (e.operation, e.time.is_some());
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| a.time.cmp(&b.time))
+            .then_with(|| a.manager.cmp(&b.manager))
+            .then_with(|| a.api_version.cmp(&b.api_version))
+            .then_with(|| a.subresource.cmp(&b.subresource))
     });
     let metadata = meta::metadata_mut(object);
     if entries.is_empty() {
@@ -250,7 +252,7 @@ fn record(live: &Value, new: &Value, entries: &mut Vec<Entry>, write: &Write<'_>
         entry.fields.difference(&comparison.removed);
     }
     let mut gained = comparison.changed;
-    gained.difference(&FieldSet::of_paths(STRIPPED));
+    gained.difference(&STRIPPED_SET);
     if gained.is_empty() {
         return;
     }
@@ -280,9 +282,8 @@ fn new_entry(operation: Operation, write: &Write<'_>, fields: FieldSet) -> Entry
 /// Compares without the managed fields themselves.
 fn compare(old: &Value, new: &Value, message: &Message) -> typed::Comparison {
     let mut comparison = typed::compare(old, new, message);
-    let own = FieldSet::of_paths(&["metadata.managedFields"]);
-    comparison.changed.recursive_difference(&own);
-    comparison.removed.recursive_difference(&own);
+    comparison.changed.recursive_difference(&OWN_SET);
+    comparison.removed.recursive_difference(&OWN_SET);
     comparison
 }
 
@@ -362,8 +363,9 @@ pub fn apply(
         record(&Value::Null, &base, &mut entries, &before);
     }
     let mut owned = typed::field_set(config, write.message).map_err(|error| {
-        let kind = format!("{}, Kind={}", write.api_version, meta::kind(config));
-        let object = meta::join_key(meta::namespace(config), meta::name(config));
+        let (group, version) = meta::group_version(write.api_version);
+        let kind = format!("{group}/{version}, Kind={}", meta::kind(config));
+        let object = format!("{}/{}", meta::namespace(config), meta::name(config));
         Status::failure(
             500,
             crate::status::Reason::Unknown,
@@ -381,7 +383,7 @@ pub fn apply(
     schema::complete(&mut merged, write.message);
     let same = settle(&base, &merged, &mut entries, write, force)?;
     if let Some(own) = entries.last_mut() {
-        own.fields.difference(&FieldSet::of_paths(STRIPPED));
+        own.fields.difference(&STRIPPED_SET);
         // A configuration that changes nothing leaves the time as it was, so that the write is none.
         if let Some(last) = last
             .filter(|last| same && last.fields == own.fields && last.api_version == own.api_version)
@@ -424,7 +426,7 @@ fn prune(merged: Value, entries: &[Entry], last: Option<&Entry>, message: &Messa
         return merged;
     };
     let named = |set: &FieldSet| typed::with_named_fields(set, message);
-    let fields_of = |object: &Value| typed::field_set(object, message).unwrap_or_default();
+    let fields_of = |object: &Value| typed::lenient_field_set(object, message);
     let last_named = named(&last.fields);
     let mut pruned = merged.clone();
     typed::remove_items(&mut pruned, &last_named, message);

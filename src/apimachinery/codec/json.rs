@@ -46,17 +46,30 @@ pub fn encode_pretty(value: &Value) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-enum Step {
-    Key(String),
+enum Step<'a> {
+    Key(Cow<'a, str>),
     Index(usize),
 }
+
+/// The bytes that end a run of plain text in a string: quote, backslash, controls.
+static ENDS_RUN: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        ends[byte] = true;
+        byte += 1;
+    }
+    ends[b'"' as usize] = true;
+    ends[b'\\' as usize] = true;
+    ends
+};
 
 struct Parser<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Where in the object the parser is; keys are only copied in when they hold a container.
-    steps: Vec<Step>,
+    /// Where in the object the parser is.
+    steps: Vec<Step<'a>>,
     duplicates: Vec<String>,
 }
 
@@ -141,17 +154,16 @@ impl<'a> Parser<'a> {
             self.at += 1;
             let value = match self.next_token() {
                 Some(b'{' | b'[') => {
-                    self.steps.push(Step::Key(key.clone().into_owned()));
+                    self.steps.push(Step::Key(key.clone()));
                     let value = self.value()?;
                     self.steps.pop();
                     value
                 }
                 _ => self.value()?,
             };
-            if map.contains_key(&*key) {
-                self.duplicate(&key);
+            if let Some(finding) = self.insert(&mut map, key, value) {
+                self.note(finding);
             }
-            map.insert(key.into_owned(), value);
             match self.next_token() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
@@ -188,7 +200,27 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn duplicate(&mut self, key: &str) {
+    /// Puts an entry in; tells of a key that was there before.
+    fn insert(
+        &self,
+        map: &mut Map<String, Value>,
+        key: Cow<'a, str>,
+        value: Value,
+    ) -> Option<String> {
+        match map.entry(key.into_owned()) {
+            serde_json::map::Entry::Vacant(entry) => {
+                entry.insert(value);
+                None
+            }
+            serde_json::map::Entry::Occupied(mut entry) => {
+                let finding = self.path_of(entry.key());
+                entry.insert(value);
+                Some(finding)
+            }
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
         let mut path = Path::default();
         for step in &self.steps {
             path = match step {
@@ -196,26 +228,36 @@ impl<'a> Parser<'a> {
                 Step::Index(index) => path.index(*index),
             };
         }
-        let finding = format!("duplicate field {}", quote(path.child(key).as_str()));
+        format!("duplicate field {}", quote(path.child(key).as_str()))
+    }
+
+    fn note(&mut self, finding: String) {
         if self.duplicates.len() < MAX_STRICT_ERRORS && !self.duplicates.contains(&finding) {
             self.duplicates.push(finding);
         }
     }
 
+    /// Goes to the end of a run of plain text.
+    fn skip_run(&mut self) {
+        let rest = &self.bytes[self.at..];
+        self.at += rest
+            .iter()
+            .position(|byte| ENDS_RUN[*byte as usize])
+            .unwrap_or(rest.len());
+    }
+
     fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         self.at += 1;
         let start = self.at;
-        loop {
-            match self.peek() {
-                Some(b'"') => {
-                    let text = &self.text[start..self.at];
-                    self.at += 1;
-                    return Ok(Cow::Borrowed(text));
-                }
-                Some(b'\\') => return self.escaped(start).map(Cow::Owned),
-                Some(0..=0x1f) | None => return Err(self.unexpected("in string literal")),
-                Some(_) => self.at += 1,
+        self.skip_run();
+        match self.peek() {
+            Some(b'"') => {
+                let text = &self.text[start..self.at];
+                self.at += 1;
+                Ok(Cow::Borrowed(text))
             }
+            Some(b'\\') => self.escaped(start).map(Cow::Owned),
+            _ => Err(self.unexpected("in string literal")),
         }
     }
 
@@ -224,6 +266,7 @@ impl<'a> Parser<'a> {
         let mut out = self.text[start..self.at].to_owned();
         let mut run = self.at;
         loop {
+            self.skip_run();
             match self.peek() {
                 Some(b'"') => {
                     out.push_str(&self.text[run..self.at]);
@@ -236,8 +279,7 @@ impl<'a> Parser<'a> {
                     out.push(self.escape()?);
                     run = self.at;
                 }
-                Some(0..=0x1f) | None => return Err(self.unexpected("in string literal")),
-                Some(_) => self.at += 1,
+                _ => return Err(self.unexpected("in string literal")),
             }
         }
     }

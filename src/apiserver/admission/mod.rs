@@ -3,7 +3,9 @@
 //! Every plugin is a unit struct and a line in `ADMISSION`; mutating ones run in that order, then, after defaults and
 //! validation of the object, the validating ones. Webhooks and policies have their place in the same order.
 
+mod escalation;
 mod namespace_lifecycle;
+mod node_restriction;
 mod priority;
 mod service_account;
 mod storage;
@@ -89,11 +91,13 @@ pub trait Plugin: Send + Sync + 'static {
 pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&namespace_lifecycle::NamespaceLifecycle, true),
     (&service_account::ServiceAccount, true),
+    (&node_restriction::NodeRestriction, false),
     (&tolerations::TaintNodesByCondition, true),
     (&priority::Priority, true),
     (&tolerations::DefaultTolerationSeconds, true),
     (&storage::DefaultStorageClass, true),
     (&storage::StorageObjectInUseProtection, true),
+    (&escalation::Escalation, true),
 ];
 
 /// The plugins a server runs.

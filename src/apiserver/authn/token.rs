@@ -210,11 +210,9 @@ impl Tokens {
         let expiration = now + expiration_seconds;
         let is_ours = audiences
             .iter()
-            .any(|audience| self.api_audiences.contains(audience));
-        let extend = self.options.extend_expiration
-            && expiration_seconds == MOUNTED_LIFE
-            && pod.is_some()
-            && is_ours;
+            .all(|audience| self.api_audiences.contains(audience));
+        let extend =
+            self.options.extend_expiration && expiration_seconds == MOUNTED_LIFE && is_ours;
         let claims = Claims {
             exp: if extend {
                 now + EXTENDED_LIFE

@@ -354,6 +354,27 @@ impl Backend for Registry {
             .collect()
     }
 
+    fn pods_on(&self, node: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let pods = &api::r::PODS;
+        let Some(kind) = self.kind(pods.group, pods.plural) else {
+            return Vec::new();
+        };
+        let cache = kind.cache(self);
+        let scope = cache.shape().scope(namespace);
+        let Ok(selectors) = select::Selectors::parse(pods, "", &format!("spec.nodeName={node}"))
+        else {
+            return Vec::new();
+        };
+        let selection = selectors.selection(kind, scope.clone(), namespace);
+        cache
+            .snapshot()
+            .scan(&scope, b"")
+            .filter(|entry| selection.matches(entry))
+            .filter_map(|entry| codec::entry_value(entry).ok())
+            .map(Arc::new)
+            .collect()
+    }
+
     fn generation(&self, group: &str, plural: &str) -> Generation {
         self.cache(group, plural)
             .map_or(0, |cache| cache.changed() as Generation)

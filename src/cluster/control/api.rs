@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::store::etcd_api;
 use apiserver::options::{KeyPair, Pem, TlsOptions};
 use apiserver::server::{ServeError, StartError};
 use apiserver::{Body, Options, Server, UserInfo};
@@ -36,6 +37,8 @@ pub enum ApiError {
     Inherited(std::io::Error),
     #[error("serving ended: {0}")]
     Serve(#[from] ServeError),
+    #[error("serving etcd's API ended")]
+    Etcd(#[from] etcd_api::ServeError),
     #[error("a listener's task failed: {0}")]
     Join(#[from] tokio::task::JoinError),
 }
@@ -58,7 +61,9 @@ pub struct ApiConfig {
 pub struct Running {
     pub server: Arc<Server>,
     pub address: SocketAddr,
-    serving: JoinSet<Result<(), ServeError>>,
+    serving: JoinSet<Result<(), ApiError>>,
+    /// Ends etcd's API, last of all.
+    etcd_shutdown: CancellationToken,
 }
 
 pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
@@ -74,7 +79,8 @@ pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
     } = config;
     let listener = listen(bind)?;
     let address = listener.local_addr().map_err(ApiError::Inherited)?;
-    let mut options = Options::new(store::open(&store)?);
+    let opened = store::open(store).await?;
+    let mut options = Options::new(opened.store.clone());
     options.tls = Some(TlsOptions {
         serving: key_pair(&certificate, &key),
         client_ca: client_authority.map(Pem::File),
@@ -92,14 +98,17 @@ pub async fn start(config: ApiConfig) -> Result<Running, ApiError> {
         listeners.push(TcpListener::from_std(inherited).map_err(ApiError::Inherited)?);
     }
     let mut serving = JoinSet::new();
+    let etcd_shutdown = CancellationToken::new();
+    opened.serve_etcd(&mut serving, &etcd_shutdown);
     for listener in listeners {
         let server = Arc::clone(&server);
-        serving.spawn(async move { server.serve(listener).await });
+        serving.spawn(async move { Ok(server.serve(listener).await?) });
     }
     Ok(Running {
         server,
         address,
         serving,
+        etcd_shutdown,
     })
 }
 
@@ -129,6 +138,7 @@ impl Running {
             () = shutdown.cancelled() => None,
         };
         self.server.shutdown().await;
+        self.etcd_shutdown.cancel();
         match ended {
             Some(ended) => Ok(ended??),
             None => Ok(()),

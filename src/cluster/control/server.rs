@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use apiserver::Options;
 use apiserver::options::Pem;
+use apiserver::{Options, Server};
 use controllers::ControllersConfig;
 use scheduler::SchedulerConfig;
 use tokio::task::JoinSet;
@@ -90,13 +91,56 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
     let running = api::start(api).await?;
     write_kubeconfig(&directory, &pki, running.address)?;
 
-    // Parts end when the server does, and the server when a part does.
+    // What is asked before the caches are filled and the roles exist is only refused.
+    let ready = tokio::select! {
+        () = running.wait_ready() => true,
+        () = shutdown.cancelled() => false,
+    };
     let parts_shutdown = CancellationToken::new();
     let mut parts = JoinSet::new();
+    if ready {
+        start_parts(
+            &running.server,
+            &pki,
+            scheduler,
+            controllers,
+            &parts_shutdown,
+            &mut parts,
+        );
+        notify::ready();
+        tracing::info!(address = %running.address, "The control plane is ready");
+    }
+    let stop = CancellationToken::new();
+    let serving = running.run(stop.clone());
+    tokio::pin!(serving);
+    let outcome = tokio::select! {
+        served = &mut serving => return Ok(served?),
+        ended = part_ended(&mut parts) => ended,
+        () = shutdown.cancelled() => Ok(()),
+    };
+    // Components first: the leases they hold are given back through the server.
+    parts_shutdown.cancel();
+    while parts.join_next().await.is_some() {}
+    stop.cancel();
+    serving.await?;
+    outcome
+}
+
+/// How a part ended.
+type Ended = (&'static str, Result<(), String>);
+
+fn start_parts(
+    server: &Arc<Server>,
+    pki: &Pki,
+    scheduler: Option<SchedulerConfig>,
+    controllers: Option<ControllersConfig>,
+    shutdown: &CancellationToken,
+    parts: &mut JoinSet<Ended>,
+) {
     if let Some(config) = scheduler {
-        let client = InProcess::client(&running.server, "system:kube-scheduler", &[])
+        let client = InProcess::client(server, "system:kube-scheduler", &[])
             .with_user_agent("kube-scheduler");
-        let shutdown = parts_shutdown.clone();
+        let shutdown = shutdown.clone();
         let run = async move {
             scheduler::run(client, config, shutdown)
                 .await
@@ -107,9 +151,9 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
     if let Some(mut config) = controllers {
         config.root_ca = std::fs::read_to_string(pki.certificate("ca")).ok();
         let user = "system:kube-controller-manager";
-        let client = InProcess::client(&running.server, user, &["system:masters"])
+        let client = InProcess::client(server, user, &["system:masters"])
             .with_user_agent("kube-controller-manager");
-        let shutdown = parts_shutdown.clone();
+        let shutdown = shutdown.clone();
         let run = async move {
             controllers::run(client, config, shutdown)
                 .await
@@ -117,39 +161,10 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
         };
         parts.spawn(async move { ("controllers", run.await) });
     }
-    let address = running.address;
-    let stop = CancellationToken::new();
-    let told = tokio::select! {
-        () = running.wait_ready() => {
-            notify::ready();
-            tracing::info!(%address, "The control plane is ready");
-            Ok(())
-        }
-        ended = part_ended(&mut parts) => ended,
-        () = shutdown.cancelled() => Ok(()),
-    };
-    let serving = running.run(stop.clone());
-    tokio::pin!(serving);
-    let outcome = match told {
-        Err(error) => Err(error),
-        Ok(()) => tokio::select! {
-            served = &mut serving => return Ok(served?),
-            ended = part_ended(&mut parts) => ended,
-            () = shutdown.cancelled() => Ok(()),
-        },
-    };
-    // Components first: the leases they hold are given back through the server.
-    parts_shutdown.cancel();
-    while parts.join_next().await.is_some() {}
-    stop.cancel();
-    serving.await?;
-    outcome
 }
 
 /// The first part that ends. It was not asked to, so that is an error.
-async fn part_ended(
-    parts: &mut JoinSet<(&'static str, Result<(), String>)>,
-) -> Result<(), ServerError> {
+async fn part_ended(parts: &mut JoinSet<Ended>) -> Result<(), ServerError> {
     match parts.join_next().await {
         None => std::future::pending().await,
         Some(Ok((part, ended))) => {

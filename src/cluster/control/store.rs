@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use store::Store;
-use store::embedded::Embedded;
+use store::embedded::{Embedded, EmbeddedOptions, OpenError};
+use store::etcd_api::{self, TlsFiles};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::api::ApiError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStoreError {
-    #[error("cannot create {path}: {source}")]
-    Folder {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    #[error("cannot open the store in {path}")]
+    Embedded { path: PathBuf, source: OpenError },
     #[error("etcd as a store is not there yet")]
     NoEtcd,
 }
@@ -44,18 +46,58 @@ pub struct EtcdFront {
     pub client_authority: PathBuf,
 }
 
-pub fn open(config: &StoreConfig) -> Result<Arc<dyn Store>, OpenStoreError> {
+/// A store that is open.
+pub struct Opened {
+    pub store: Arc<dyn Store>,
+    /// What etcd's API is to be served from, and how.
+    front: Option<(Arc<Embedded>, EtcdFront)>,
+}
+
+pub async fn open(config: StoreConfig) -> Result<Opened, OpenStoreError> {
     match config {
-        StoreConfig::Embedded {
-            directory,
-            front: _,
-        } => {
-            std::fs::create_dir_all(directory).map_err(|source| OpenStoreError::Folder {
-                path: directory.clone(),
-                source,
-            })?;
-            Ok(Embedded::in_memory())
+        StoreConfig::Embedded { directory, front } => {
+            let store =
+                Embedded::open(&directory, EmbeddedOptions::default()).map_err(|source| {
+                    OpenStoreError::Embedded {
+                        path: directory,
+                        source,
+                    }
+                })?;
+            Ok(Opened {
+                store: store.clone(),
+                front: front.map(|front| (store, front)),
+            })
         }
         StoreConfig::Etcd { .. } => Err(OpenStoreError::NoEtcd),
+    }
+}
+
+impl Opened {
+    /// Starts serving etcd's API on each address in `tasks`, until `shutdown`.
+    pub fn serve_etcd(
+        &self,
+        tasks: &mut JoinSet<Result<(), ApiError>>,
+        shutdown: &CancellationToken,
+    ) {
+        let Some((store, front)) = &self.front else {
+            return;
+        };
+        let EtcdFront {
+            listen,
+            certificate,
+            key,
+            client_authority,
+        } = front;
+        for &address in listen {
+            let tls = TlsFiles {
+                cert: certificate.clone(),
+                key: key.clone(),
+                client_ca: client_authority.clone(),
+            };
+            let (store, shutdown) = (Arc::clone(store), shutdown.clone());
+            tasks.spawn(
+                async move { Ok(etcd_api::serve(store, address, Some(tls), shutdown).await?) },
+            );
+        }
     }
 }

@@ -43,6 +43,10 @@ pub struct ContainerMemory {
     pub crash: BackOff,
     /// Not before this time is a failed creation tried again.
     pub retry_at: Nanos,
+    /// After failed pulls.
+    pub pull: BackOff,
+    /// A failed pull, and when it is shown as the wait that follows it.
+    pub pull_error: Option<(Nanos, String)>,
     /// What its probes say of the instance they ran in.
     pub probes: ProbeState,
 }

@@ -98,9 +98,10 @@ impl ContainerView {
         self.state == State::Running
     }
 
-    /// Whether it may still have a process: all but the ended ones.
+    /// Whether it may have a process. One that was only created has none, and
+    /// the runtime does not stop it.
     pub fn is_alive(&self) -> bool {
-        self.state != State::Exited
+        matches!(self.state, State::Running | State::Unknown)
     }
 
     /// An annotation, or "".

@@ -6,14 +6,21 @@
 mod cases;
 mod model;
 
+pub(crate) use model::Random;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::embedded::{Embedded, EmbeddedOptions};
+use crate::etcd::{Etcd, EtcdOptions};
+use crate::etcd_api;
 use crate::kv::*;
+use crate::testing::{EtcdProcess, found};
 
 /// How long a case waits for something that has to come.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -200,4 +207,45 @@ async fn every_case_holds_on_disk() {
         let store = Embedded::open(dir.path(), small_options()).expect("the store opens");
         case(Fixture::new(store, name)).await;
     }
+}
+
+/// The cases themselves are checked by this: a real etcd is what the others are compared with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_holds_on_a_real_etcd() {
+    for program in found("etcd") {
+        let etcd = EtcdProcess::start(&program);
+        for (name, case) in cases::CASES {
+            println!("{} {name}", program.display());
+            case(Fixture::new(etcd.connect().await, name)).await;
+        }
+        for seed in 1..=2 {
+            model::agree(etcd.connect().await, seed).await;
+        }
+    }
+}
+
+/// The embedded store behind its own gRPC front is an etcd like any other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_holds_on_the_front_of_the_embedded_store() {
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let shutdown = CancellationToken::new();
+    let front = etcd_api::serve_on(Embedded::in_memory(), listener, None, shutdown.clone());
+    let front = tokio::spawn(front);
+    let connect = || async {
+        let options = EtcdOptions {
+            endpoints: vec![address.to_string()],
+            ..EtcdOptions::default()
+        };
+        Etcd::connect(options).await.expect("the options are good")
+    };
+    for (name, case) in cases::CASES {
+        println!("{name}");
+        case(Fixture::new(connect().await, name)).await;
+    }
+    model::agree(connect().await, 1).await;
+    shutdown.cancel();
+    front.await.expect("no panic").expect("no error");
 }

@@ -37,7 +37,7 @@ impl Working {
         shared: &Shared,
         transaction: &Transaction,
     ) -> Result<TransactionOutcome, StoreError> {
-        let plan = self.plan(transaction, &shared.files)?;
+        let plan = self.plan(transaction, &shared.feed.files)?;
         // A lone action fails before it changes anything; only more need the way back (whose price is that
         // the maps' paths are copied once more).
         let saved = (plan.steps.len() > 1 || plan.nests()).then(|| self.view.clone());
@@ -204,12 +204,12 @@ impl Working {
         let before = if at == 0 {
             BTreeMap::new()
         } else {
-            let published = shared.published.read();
+            let published = shared.feed.published.read();
             let from = records_after(&published.history, at);
             let fresh = self.pending.iter().filter(|record| record.revision() > at);
             undo(&range, published.history.range(from..).chain(fresh))
         };
-        select(&self.view, query, &range, before).materialize(query, &shared.files)
+        select(&self.view, query, &range, before).materialize(query, &shared.feed.files)
     }
 }
 
@@ -286,7 +286,7 @@ impl Run<'_> {
         lease: Option<i64>,
         prev_kv: bool,
     ) -> Result<Outcome, StoreError> {
-        let files = &self.shared.files;
+        let files = &self.shared.feed.files;
         let old = self.working.view.get(key);
         let value = match (value, old) {
             (Some(value), _) => value.clone(),
@@ -324,7 +324,7 @@ impl Run<'_> {
             if let Some(prev) = self.working.delete(&key, self.revision) {
                 deleted += 1;
                 if prev_kv {
-                    prev_kvs.push(prev.to_kv(&self.shared.files, false)?);
+                    prev_kvs.push(prev.to_kv(&self.shared.feed.files, false)?);
                 }
             }
         }

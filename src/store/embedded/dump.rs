@@ -28,7 +28,7 @@ pub(crate) struct Dumped {
 impl Embedded {
     pub(crate) fn dump(&self) -> Dump {
         let (view, last) = {
-            let published = self.shared.published.read();
+            let published = self.shared.feed.published.read();
             (published.view.clone(), published.history.back().cloned())
         };
         let mut versions: Vec<_> = view.keys.iter().map(|entry| entry.0.clone()).collect();
@@ -55,7 +55,7 @@ impl Embedded {
                 .values()
                 .map(|lease| (lease.id, lease.ttl))
                 .collect(),
-            files: self.shared.files.clone(),
+            files: self.shared.feed.files.clone(),
         }
     }
 }

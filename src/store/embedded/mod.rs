@@ -10,6 +10,7 @@
 
 mod apply;
 mod dump;
+mod feed;
 mod files;
 mod lease;
 mod log;
@@ -27,9 +28,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use parking_lot::{Mutex, RwLock};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 pub(crate) use dump::{Dump, Dumped};
 pub use log::OpenError;
@@ -41,13 +39,16 @@ use crate::kv::{
     Lease, RangeRequest, RangeResponse, Store, StoreError, Txn, TxnResponse, WatchRequest,
     WatchStream,
 };
-use files::Files;
+pub(crate) use feed::{Feed, Past, Published};
+pub(crate) use files::Files;
 use lease::Clock;
 use log::{DiskUse, Log, Sizes};
 use queue::{Command, Queue};
-use range::KeyRange;
-use view::{Record, View, records_after, select, undo};
-use watch::Watchers;
+pub(crate) use range::KeyRange;
+pub(crate) use version::Version;
+pub(crate) use view::{Record, View};
+use view::{records_after, select, undo};
+pub(crate) use watch::{Sender, WATCH_QUEUE, event};
 use writer::{Limits, Writer};
 
 /// Records kept before the store compacts by itself: at up to some 250 bytes each (an old value's memory is
@@ -96,24 +97,10 @@ pub struct Embedded {
 /// What readers, watchers and the writer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Written by the writer alone.
-    published: RwLock<Published>,
-    /// Locked before `published` where both are needed.
-    watchers: Mutex<Watchers>,
+    feed: Arc<Feed>,
     queue: Queue,
-    files: Arc<Files>,
     disk: Arc<DiskUse>,
     clock: Clock,
-    closed: CancellationToken,
-    /// The tasks of watchers that are catching up; `closed` ends them.
-    catching_up: TaskTracker,
-}
-
-#[derive(Debug)]
-struct Published {
-    view: View,
-    /// Every change at or after the compaction floor, oldest first.
-    history: VecDeque<Record>,
 }
 
 impl Embedded {
@@ -197,7 +184,7 @@ impl Embedded {
         let range = KeyRange::new(&query.range.key, query.range.range_end.as_ref());
         let at = query.range.revision;
         let (view, before) = {
-            let published = self.shared.published.read();
+            let published = self.shared.feed.published.read();
             published.view.check_revision(at)?;
             let before = if at == 0 {
                 BTreeMap::new()
@@ -210,10 +197,10 @@ impl Embedded {
         let selection = select(&view, &query, &range, before);
         drop(view);
         if selection.is_hot(&query) {
-            return selection.materialize(&query, &self.shared.files);
+            return selection.materialize(&query, &self.shared.feed.files);
         }
         let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || selection.materialize(&query, &shared.files))
+        tokio::task::spawn_blocking(move || selection.materialize(&query, &shared.feed.files))
             .await
             .map_err(|error| StoreError::Broken(format!("reading old values: {error}")))?
     }
@@ -221,6 +208,7 @@ impl Embedded {
     /// Every lease, in the order of their numbers.
     pub fn leases(&self) -> Vec<i64> {
         self.shared
+            .feed
             .published
             .read()
             .view
@@ -232,7 +220,7 @@ impl Embedded {
 
     /// The keys attached to a lease, in order.
     pub fn lease_keys(&self, id: i64) -> Result<Vec<bytes::Bytes>, StoreError> {
-        let view = self.shared.published.read().view.clone();
+        let view = self.shared.feed.published.read().view.clone();
         Ok(view.lease(id)?.keys.iter().cloned().collect())
     }
 
@@ -243,21 +231,17 @@ impl Embedded {
 
     /// The oldest revision that can still be read.
     pub fn compacted_revision(&self) -> i64 {
-        self.shared.published.read().view.compacted
+        self.shared.feed.published.read().view.compacted
     }
 }
 
 impl Shared {
     fn new(state: Published, files: Arc<Files>, disk: Arc<DiskUse>, clock: Clock) -> Self {
         Self {
-            watchers: Mutex::new(Watchers::new(state.view.revision)),
-            published: RwLock::new(state),
+            feed: Arc::new(Feed::new(state, files, Past::Compacted)),
             queue: Queue::new(),
-            files,
             disk,
             clock,
-            closed: CancellationToken::new(),
-            catching_up: TaskTracker::new(),
         }
     }
 }
@@ -265,13 +249,13 @@ impl Shared {
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.shut();
-        self.shared.closed.cancel();
+        self.shared.feed.closed.cancel();
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
             tracing::error!("the store's writer had panicked");
         }
-        self.shared.watchers.lock().clear();
+        self.shared.feed.close();
     }
 }
 
@@ -286,15 +270,18 @@ impl Store for Embedded {
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, StoreError> {
-        watch::register(&self.shared, request)
+        self.shared.feed.watch(request)
     }
 
     async fn revision(&self) -> Result<i64, StoreError> {
-        Ok(self.shared.published.read().view.revision)
+        Ok(self.shared.feed.published.read().view.revision)
     }
 
     async fn request_progress(&self) -> Result<(), StoreError> {
-        watch::request_progress(&self.shared);
+        let feed = &self.shared.feed;
+        // The writer may be between publishing and delivering.
+        let until = feed.published.read().view.revision;
+        feed.request_progress(until);
         Ok(())
     }
 
@@ -313,7 +300,7 @@ impl Store for Embedded {
     }
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
-        let lease = self.shared.published.read().view.lease(id)?.clone();
+        let lease = self.shared.feed.published.read().view.lease(id)?.clone();
         let now = self.shared.clock.now();
         if lease.deadline() <= now {
             return Err(StoreError::LeaseNotFound(id));
@@ -328,7 +315,7 @@ impl Store for Embedded {
     }
 
     async fn lease_time_to_live(&self, id: i64) -> Result<Lease, StoreError> {
-        let lease = self.shared.published.read().view.lease(id)?.clone();
+        let lease = self.shared.feed.published.read().view.lease(id)?.clone();
         Ok(lease.report(self.shared.clock.now()))
     }
 
@@ -347,3 +334,6 @@ impl Store for Embedded {
         self.shared.queue.check()
     }
 }
+
+#[cfg(test)]
+mod crash;

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!             publish                       queue full
-//!   writer ───────────▶ synced watcher ────────────────▶ catching up ──▶ (compacted: dropped)
+//! publisher ──────────▶ synced watcher ────────────────▶ catching up ──▶ (compacted: dropped)
 //!                             ▲                               │
 //!                             └───────────────────────────────┘ read everything from the history
 //! ```
 //!
-//! A watcher that keeps up gets its events straight from the writer. One that starts in the past or whose
+//! A watcher that keeps up gets its events straight from the publisher. One that starts in the past or whose
 //! queue is full is served by a task of its own out of the history, at its own pace, and never slows the
 //! others; when the compaction floor overtakes it, it is dropped with `Compacted`.
 //!
-//! **Invariant:** a watcher's `next` is the first revision it was not given; only the writer (synced) or its
+//! **Invariant:** a watcher's `next` is the first revision it was not given; only the publisher (synced) or its
 //! task (catching up) moves it, under the registry's lock.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::Shared;
+use super::feed::Feed;
 use super::files::Files;
 use super::range::KeyRange;
 use super::view::{Record, records_after};
@@ -32,7 +32,7 @@ use crate::kv::{Event, EventKind, KeyValue, StoreError, WatchBatch, WatchRequest
 /// Batches a watcher may leave undrained before it has to catch up from the history. A batch is one commit
 /// group of at most `writer::GROUP_BYTES` (4 MiB), so a stuck watcher holds on to 256 MiB at the very worst
 /// and usually to a few hundred kilobytes, since most groups are one object.
-const WATCH_QUEUE: usize = 64;
+pub(crate) const WATCH_QUEUE: usize = 64;
 /// Events in one batch read from the history (whole transactions, so it may be exceeded by one).
 const CATCH_UP_EVENTS: usize = 1000;
 /// Value bytes in one batch read from the history, likewise.
@@ -44,7 +44,7 @@ pub(crate) const PROGRESS_DELAY: Duration = Duration::from_secs(5);
 /// Registrations after which watchers whose receiver is gone are looked for.
 const SWEEP_EVERY: usize = 16;
 
-type Sender = mpsc::Sender<Result<WatchBatch, StoreError>>;
+pub(crate) type Sender = mpsc::Sender<Result<WatchBatch, StoreError>>;
 
 /// All watchers of a store.
 #[derive(Debug, Default)]
@@ -53,12 +53,14 @@ pub(crate) struct Watchers {
     last_id: u64,
     /// Registrations since the last sweep.
     registered: usize,
-    /// Everything up to this revision has been handed to the synced watchers. Written by the writer.
+    /// Everything up to this revision has been handed to the synced watchers. Written by the publisher.
     delivered: i64,
-    /// Someone asked for progress while the writer was between publishing and delivering.
-    progress_wanted: bool,
-    /// When the watchers that were left behind get their progress batch. The writer's alarm.
-    pub progress_due: Option<Instant>,
+    /// Someone asked for progress; it is sent with every delivery until this revision was delivered.
+    progress_until: i64,
+    /// Why there are no watchers any more, nor will be.
+    ended: Option<StoreError>,
+    /// When the watchers that were left behind get their progress batch. The publisher's alarm.
+    progress_due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -76,7 +78,7 @@ struct Watcher {
 
 /// A task's share of a watcher that is catching up.
 struct CatchUp {
-    shared: Arc<Shared>,
+    feed: Arc<Feed>,
     id: u64,
     range: KeyRange,
     prev_kv: bool,
@@ -99,118 +101,141 @@ impl Watchers {
             self.by_id.retain(|_, watcher| !watcher.sender.is_closed());
         }
     }
-
-    /// Ends every watch.
-    pub fn clear(&mut self) {
-        self.by_id.clear();
-    }
 }
 
-/// Registers a watcher. Must be called on a tokio runtime, which serves it should it fall behind.
-pub(crate) fn register(
-    shared: &Arc<Shared>,
-    request: WatchRequest,
-) -> Result<WatchStream, StoreError> {
-    let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
-    let mut watchers = shared.watchers.lock();
-    watchers.sweep();
-    let (revision, compacted) = {
-        let published = shared.published.read();
-        (published.view.revision, published.view.compacted)
-    };
-    let next = match request.start_revision {
-        0 => revision + 1,
-        start => start,
-    };
-    if next < compacted {
-        return Err(StoreError::Compacted {
-            requested: next,
-            compacted,
-        });
+impl Feed {
+    /// Registers a watcher. Must be called on a tokio runtime, which serves it should it fall behind.
+    pub fn watch(self: &Arc<Self>, request: WatchRequest) -> Result<WatchStream, StoreError> {
+        let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
+        self.attach(request, sender)?;
+        Ok(WatchStream { receiver })
     }
-    watchers.last_id += 1;
-    let id = watchers.last_id;
-    let synced = next > revision;
-    let watcher = Watcher {
-        range: KeyRange::new(&request.key, request.range_end.as_ref()),
-        prev_kv: request.prev_kv,
-        progress: request.progress_notify,
-        sender,
-        next,
-        told: 0,
-        synced,
-        runtime: Handle::current(),
-    };
-    if !synced {
-        watcher.catch_up(shared, id);
-    }
-    watchers.by_id.insert(id, watcher);
-    Ok(WatchStream { receiver })
-}
 
-/// Hands a published group to the synced watchers. Called by the writer alone.
-pub(crate) fn deliver(shared: &Arc<Shared>, records: &[Record], revision: i64) {
-    let mut watchers = shared.watchers.lock();
-    watchers.delivered = revision;
-    let asked = std::mem::take(&mut watchers.progress_wanted);
-    let mut behind = false;
-    watchers.by_id.retain(|&id, watcher| {
-        if !watcher.synced {
-            return true;
+    /// Registers a watcher that has a queue.
+    pub fn attach(
+        self: &Arc<Self>,
+        request: WatchRequest,
+        sender: Sender,
+    ) -> Result<(), StoreError> {
+        let mut watchers = self.watchers.lock();
+        if let Some(error) = &watchers.ended {
+            return Err(error.clone());
         }
-        let wanted = records.iter().filter(|record| {
-            record.revision() >= watcher.next && watcher.range.contains(&record.now.key)
-        });
-        let events: Result<Vec<Event>, StoreError> = wanted
-            .map(|record| event(record, watcher.prev_kv, &shared.files))
-            .collect();
-        match events {
-            Ok(events) if events.is_empty() => {
-                watcher.next = watcher.next.max(revision + 1);
-                if watcher.is_behind(revision) {
-                    if asked {
-                        return watcher.send_progress(shared, id, revision);
+        watchers.sweep();
+        let (revision, floor) = {
+            let published = self.published.read();
+            (published.view.revision, published.view.compacted)
+        };
+        let next = match request.start_revision {
+            0 => revision + 1,
+            start => start,
+        };
+        if next < floor {
+            return Err(self.overtaken(next, floor));
+        }
+        watchers.last_id += 1;
+        let id = watchers.last_id;
+        let synced = next > revision;
+        let watcher = Watcher {
+            range: KeyRange::new(&request.key, request.range_end.as_ref()),
+            prev_kv: request.prev_kv,
+            progress: request.progress_notify,
+            sender,
+            next,
+            told: 0,
+            synced,
+            runtime: Handle::current(),
+        };
+        if !synced {
+            watcher.catch_up(self, id);
+        }
+        watchers.by_id.insert(id, watcher);
+        Ok(())
+    }
+
+    /// Hands published changes to the synced watchers. Called by the publisher alone.
+    pub fn deliver(self: &Arc<Self>, records: &[Record], revision: i64) {
+        let mut watchers = self.watchers.lock();
+        let asked = watchers.progress_until > watchers.delivered;
+        watchers.delivered = revision;
+        let mut behind = false;
+        watchers.by_id.retain(|&id, watcher| {
+            if !watcher.synced {
+                return true;
+            }
+            let wanted = records.iter().filter(|record| {
+                record.revision() >= watcher.next && watcher.range.contains(&record.now.key)
+            });
+            let events: Result<Vec<Event>, StoreError> = wanted
+                .map(|record| event(record, watcher.prev_kv, &self.files))
+                .collect();
+            match events {
+                Ok(events) if events.is_empty() => {
+                    watcher.next = watcher.next.max(revision + 1);
+                    if watcher.is_behind(revision) {
+                        if asked {
+                            return watcher.send_progress(self, id, revision);
+                        }
+                        behind = true;
                     }
-                    behind = true;
+                    true
                 }
-                true
+                Ok(events) => watcher.send(self, id, WatchBatch { revision, events }),
+                Err(error) => {
+                    tracing::error!(%error, "dropping a watcher: its event cannot be read");
+                    false
+                }
             }
-            Ok(events) => watcher.send(shared, id, WatchBatch { revision, events }),
-            Err(error) => {
-                tracing::error!(%error, "dropping a watcher: its event cannot be read");
-                false
-            }
+        });
+        if behind && watchers.progress_due.is_none() {
+            watchers.progress_due = Some(Instant::now() + PROGRESS_DELAY);
         }
-    });
-    if behind && watchers.progress_due.is_none() {
-        watchers.progress_due = Some(Instant::now() + PROGRESS_DELAY);
     }
-}
 
-/// Tells every synced watcher with `progress_notify` how far the store is.
-pub(crate) fn request_progress(shared: &Arc<Shared>) {
-    let mut watchers = shared.watchers.lock();
-    let published = shared.published.read().view.revision;
-    // The writer has published but not delivered: the progress goes out with its events.
-    watchers.progress_wanted = published > watchers.delivered;
-    send_progress(shared, &mut watchers);
-}
-
-/// The alarm set by `deliver`.
-pub(crate) fn progress_alarm(shared: &Arc<Shared>, now: Instant) {
-    let mut watchers = shared.watchers.lock();
-    if watchers.progress_due.is_some_and(|due| due <= now) {
-        watchers.progress_due = None;
-        send_progress(shared, &mut watchers);
+    /// Tells every synced watcher with `progress_notify` how far the store is, now, and again whenever there is
+    /// news until everything up to `until` was delivered.
+    pub fn request_progress(self: &Arc<Self>, until: i64) {
+        let mut watchers = self.watchers.lock();
+        watchers.progress_until = watchers.progress_until.max(until);
+        self.send_progress(&mut watchers);
     }
-}
 
-fn send_progress(shared: &Arc<Shared>, watchers: &mut Watchers) {
-    let revision = watchers.delivered;
-    watchers.by_id.retain(|&id, watcher| {
-        !(watcher.synced && watcher.is_behind(revision))
-            || watcher.send_progress(shared, id, revision)
-    });
+    /// When `progress_alarm` is to be called; set by `deliver`.
+    pub fn progress_due(&self) -> Option<Instant> {
+        self.watchers.lock().progress_due
+    }
+
+    /// Tells those watchers that were left behind for a while how far the store is.
+    pub fn progress_alarm(self: &Arc<Self>, now: Instant) {
+        let mut watchers = self.watchers.lock();
+        if watchers.progress_due.is_some_and(|due| due <= now) {
+            watchers.progress_due = None;
+            self.send_progress(&mut watchers);
+        }
+    }
+
+    /// Gives every watcher an error and ends it; takes no more.
+    pub fn end_watches(&self, error: &StoreError) {
+        let mut watchers = self.watchers.lock();
+        watchers.ended.get_or_insert_with(|| error.clone());
+        for (_, watcher) in watchers.by_id.drain() {
+            // With a full queue the end of the stream has to say it all.
+            let _ = watcher.sender.try_send(Err(error.clone()));
+        }
+    }
+
+    /// Whether the watches were ended.
+    pub fn has_ended(&self) -> bool {
+        self.watchers.lock().ended.is_some()
+    }
+
+    fn send_progress(self: &Arc<Self>, watchers: &mut Watchers) {
+        let revision = watchers.delivered;
+        watchers.by_id.retain(|&id, watcher| {
+            !(watcher.synced && watcher.is_behind(revision))
+                || watcher.send_progress(self, id, revision)
+        });
+    }
 }
 
 impl Watcher {
@@ -218,13 +243,13 @@ impl Watcher {
         self.progress && self.told < revision && self.next > revision
     }
 
-    fn send_progress(&mut self, shared: &Arc<Shared>, id: u64, revision: i64) -> bool {
+    fn send_progress(&mut self, feed: &Arc<Feed>, id: u64, revision: i64) -> bool {
         let events = Vec::new();
-        self.send(shared, id, WatchBatch { revision, events })
+        self.send(feed, id, WatchBatch { revision, events })
     }
 
     /// Says whether the watcher is still there.
-    fn send(&mut self, shared: &Arc<Shared>, id: u64, batch: WatchBatch) -> bool {
+    fn send(&mut self, feed: &Arc<Feed>, id: u64, batch: WatchBatch) -> bool {
         let revision = batch.revision;
         match self.sender.try_send(Ok(batch)) {
             Ok(()) => {
@@ -235,27 +260,27 @@ impl Watcher {
             Err(TrySendError::Closed(_)) => false,
             Err(TrySendError::Full(_)) => {
                 self.synced = false;
-                self.catch_up(shared, id);
+                self.catch_up(feed, id);
                 true
             }
         }
     }
 
-    fn catch_up(&self, shared: &Arc<Shared>, id: u64) {
+    fn catch_up(&self, feed: &Arc<Feed>, id: u64) {
         let task = CatchUp {
-            shared: shared.clone(),
+            feed: feed.clone(),
             id,
             range: self.range.clone(),
             prev_kv: self.prev_kv,
             sender: self.sender.clone(),
             next: self.next,
         };
-        let closed = shared.closed.clone();
+        let closed = feed.closed.clone();
         let future = async move {
             // Made here and not captured: a runtime that is shutting down drops the future at once, and the
             // guard takes the lock that is held now.
             let _guard = Guard {
-                shared: task.shared.clone(),
+                feed: task.feed.clone(),
                 id,
             };
             tokio::select! {
@@ -263,20 +288,20 @@ impl Watcher {
                 () = closed.cancelled() => {}
             }
         };
-        shared.catching_up.spawn_on(future, &self.runtime);
+        feed.catching_up.spawn_on(future, &self.runtime);
     }
 }
 
 /// Takes a watcher away that nobody serves any more.
 struct Guard {
-    shared: Arc<Shared>,
+    feed: Arc<Feed>,
     id: u64,
 }
 
 impl Drop for Guard {
     /// However the task ends, a watcher nobody serves any more must not look alive.
     fn drop(&mut self) {
-        let mut watchers = self.shared.watchers.lock();
+        let mut watchers = self.feed.watchers.lock();
         if watchers.by_id.get(&self.id).is_some_and(|w| !w.synced) {
             watchers.by_id.remove(&self.id);
         }
@@ -309,14 +334,14 @@ impl CatchUp {
         }
     }
 
-    /// Hands the watcher back to the writer once there is nothing left to read.
+    /// Hands the watcher back to the publisher once there is nothing left to read.
     async fn finish(&mut self, told: i64) -> bool {
         // Space for a progress batch is got first, since it cannot be waited for under the lock.
         let Ok(permit) = self.sender.reserve().await else {
             return true;
         };
-        let mut watchers = self.shared.watchers.lock();
-        let revision = self.shared.published.read().view.revision;
+        let mut watchers = self.feed.watchers.lock();
+        let revision = self.feed.published.read().view.revision;
         if self.next <= revision {
             return false;
         }
@@ -344,10 +369,10 @@ impl CatchUp {
                 && (!prev_kv || record.prev.as_ref().is_none_or(|prev| prev.hot().is_some()))
         };
         let events = if records.iter().all(hot) {
-            events(&records, prev_kv, &self.shared.files)?
+            events(&records, prev_kv, &self.feed.files)?
         } else {
-            let shared = self.shared.clone();
-            tokio::task::spawn_blocking(move || events(&records, prev_kv, &shared.files))
+            let files = self.feed.files.clone();
+            tokio::task::spawn_blocking(move || events(&records, prev_kv, &files))
                 .await
                 .map_err(|error| StoreError::Broken(format!("reading the history: {error}")))??
         };
@@ -356,12 +381,9 @@ impl CatchUp {
 
     /// The next records of the range, whole transactions only, and the revision they reach to.
     fn collect(&self) -> Result<(Vec<Record>, i64), StoreError> {
-        let published = self.shared.published.read();
+        let published = self.feed.published.read();
         if self.next < published.view.compacted {
-            return Err(StoreError::Compacted {
-                requested: self.next,
-                compacted: published.view.compacted,
-            });
+            return Err(self.feed.overtaken(self.next, published.view.compacted));
         }
         let from = records_after(&published.history, self.next - 1);
         let mut found = Vec::new();
@@ -391,7 +413,7 @@ fn events(records: &[Record], prev_kv: bool, files: &Files) -> Result<Vec<Event>
         .collect()
 }
 
-fn event(record: &Record, prev_kv: bool, files: &Files) -> Result<Event, StoreError> {
+pub(crate) fn event(record: &Record, prev_kv: bool, files: &Files) -> Result<Event, StoreError> {
     let now = &record.now;
     let (kind, kv) = if now.is_delete() {
         let kv = KeyValue {

@@ -25,15 +25,12 @@ use super::log::{AppendError, BaseError, FrameBuilder, Log, Written};
 use super::queue::{Command, Queued, Reply};
 use super::request::TransactionOutcome;
 use super::version::Version;
-use super::view::{Record, View, records_after};
-use super::watch;
+use super::view::Record;
 use crate::kv::{Lease, StoreError};
 
 /// Bytes after which a group is committed although more commands wait. A group is larger than this by at
 /// most one request.
 pub(crate) const GROUP_BYTES: usize = 4 * 1024 * 1024;
-/// Records dropped from the history under the lock at a time: some 100 µs.
-const TRIM_CHUNK: usize = 4096;
 /// What a superseded version costs beside its value, in bytes.
 const VERSION_BYTES: usize = 200;
 
@@ -123,7 +120,7 @@ impl Drop for Writer {
 
 impl Writer {
     pub fn new(shared: Arc<Shared>, log: Option<Log>, limits: Limits) -> Self {
-        let view = shared.published.read().view.clone();
+        let view = shared.feed.published.read().view.clone();
         let mut deadlines = Deadlines::default();
         for lease in view.leases.values() {
             deadlines.add(lease.deadline(), lease.id);
@@ -148,7 +145,7 @@ impl Writer {
                 self.shared.queue.refuse(error);
                 return;
             }
-            watch::progress_alarm(&self.shared, Instant::now());
+            self.shared.feed.progress_alarm(Instant::now());
         }
     }
 
@@ -157,7 +154,7 @@ impl Writer {
             .deadlines
             .next()
             .map(|at| self.shared.clock.instant(at));
-        let progress = self.shared.watchers.lock().progress_due;
+        let progress = self.shared.feed.progress_due();
         [lease, progress].into_iter().flatten().min()
     }
 
@@ -234,7 +231,7 @@ impl Writer {
     /// Keeps the history bounded when nobody compacts.
     fn limit_history(&mut self) {
         let limit = self.limits.history;
-        let published = self.shared.published.read();
+        let published = self.shared.feed.published.read();
         let length = published.history.len();
         if length <= limit {
             return;
@@ -317,7 +314,7 @@ impl Writer {
     /// Forgets what the disk had no room for.
     fn roll_back(&mut self) {
         self.working.pending.clear();
-        self.working.view = self.shared.published.read().view.clone();
+        self.working.view = self.shared.feed.published.read().view.clone();
     }
 
     /// Makes the working state the one that readers see, and tells the watchers.
@@ -329,21 +326,11 @@ impl Writer {
         }
         let pending = std::mem::take(&mut self.working.pending);
         let view = self.working.view.clone();
-        let (revision, floor) = (view.revision, view.compacted);
-        let old: View = {
-            let mut published = self.shared.published.write();
-            published.history.extend(pending.iter().cloned());
-            std::mem::replace(&mut published.view, view)
-        };
-        let old_floor = old.compacted;
-        // Freed outside the lock.
-        drop(old);
-        if !pending.is_empty() {
-            watch::deliver(&self.shared, &pending, revision);
-            self.cool(pending);
-        }
+        let floor = view.compacted;
+        let old_floor = self.shared.feed.publish(view, &pending).compacted;
+        self.cool(pending);
         if floor > old_floor {
-            self.trim(floor);
+            self.shared.feed.trim(floor);
             self.start_checkpoint(floor);
         }
     }
@@ -363,23 +350,6 @@ impl Writer {
             };
             self.superseded.bytes -= version.length() + VERSION_BYTES;
             version.cool();
-        }
-    }
-
-    /// Forgets the records below the compaction floor.
-    fn trim(&self, floor: i64) {
-        loop {
-            let mut published = self.shared.published.write();
-            let end = records_after(&published.history, floor - 1).min(TRIM_CHUNK);
-            let gone: Vec<_> = published.history.drain(..end).collect();
-            if gone.is_empty() {
-                // What a burst needed is given back.
-                let length = published.history.len();
-                published.history.shrink_to(2 * length + TRIM_CHUNK);
-                return;
-            }
-            drop(published);
-            drop(gone);
         }
     }
 

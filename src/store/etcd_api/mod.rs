@@ -19,6 +19,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,9 @@ const MAX_TXN_OPS: usize = 128;
 /// Requests and watch streams at once on one connection. etcd's default is unlimited; a kube-apiserver has
 /// some hundreds of watch streams on one.
 const MAX_STREAMS: u32 = 10_000;
+/// A client that is silent for so long is asked whether it is still there.
+const PROBE_INTERVAL: Duration = Duration::from_secs(120);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why the front ended other than by its shutdown.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +105,8 @@ pub async fn serve_on(
     let auth = pb::auth_server::AuthServer::new(front);
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(PROBE_INTERVAL))
+        .http2_keepalive_timeout(Some(PROBE_TIMEOUT))
         .add_service(kv)
         .add_service(watch)
         .add_service(lease)

@@ -256,8 +256,16 @@ fn a_configuration_is_checked() {
     );
     assert!(refuse(json!({"apiVersion": "v2", "metadata": {}})).starts_with("Incorrect version"));
     assert!(
+        refuse(json!({"apiVersion": "test/v1", "kind": "Root", "metadata": {"name": "x"}, "spec": {"foo": 1}}))
+            .ends_with(": .spec.foo: field not declared in schema")
+    );
+    assert!(
+        refuse(json!({"apiVersion": "test/v1", "kind": "Root", "metadata": {"name": "x"}, "spec": {"replicas": "1"}}))
+            .ends_with(": .spec.replicas: expected numeric (int or float), got string")
+    );
+    assert!(
         refuse(json!({"apiVersion": "test/v1", "kind": "Root", "metadata": {"name": "x"}, "spec": {"items": [{}]}}))
-            .starts_with("failed to create typed patch object (x; test/v1, Kind=Root): .spec.items")
+            .starts_with("failed to create typed patch object (/x; test/v1, Kind=Root): .spec.items")
     );
 }
 

@@ -8,8 +8,8 @@ use super::{GROUP, Rule};
 use crate::authz::Attributes;
 use crate::request::{RequestContext, UserInfo};
 
-/// Before a Role or ClusterRole (`plural`) is created or its rules change: the user has all its rules already, or may
-/// `escalate`. `namespace` is empty for ClusterRoles.
+/// Before a Role or ClusterRole (`plural`) is written: the user has all its rules already, or may `escalate`. Who makes
+/// or changes an aggregation rule must have every right.
 ///
 /// # Errors
 /// 403 that names the rules the user lacks.
@@ -17,15 +17,59 @@ pub async fn check_role(
     context: &RequestContext,
     plural: &str,
     role: &Value,
+    old: Option<&Value>,
 ) -> Result<(), Status> {
     let namespace = meta::namespace(role);
     let name = meta::name(role);
-    if is_exempt(context, "escalate", plural, namespace, name).await {
+    if old.is_some_and(|old| changes_nothing(role, old))
+        || is_exempt(context, "escalate", plural, namespace, name).await
+    {
         return Ok(());
     }
+    let refuse = |why: &str| Status::forbidden(GROUP, plural, name, why);
+    let aggregation = &role["aggregationRule"];
+    let kept = old.is_some_and(|old| old["aggregationRule"] == *aggregation);
+    if !aggregation.is_null() && !kept && check_rules(context, "", &everything()).is_err() {
+        return Err(refuse(
+            "must have cluster-admin privileges to use an aggregationRule",
+        ));
+    }
     let rules = Rule::read_all(&role["rules"]);
-    check_rules(context, namespace, &rules)
-        .map_err(|why| Status::forbidden(GROUP, plural, name, &why))
+    check_rules(context, namespace, &rules).map_err(|why| refuse(&why))
+}
+
+/// Whether only what garbage collection needs has changed (upstream's `IsOnlyMutatingGCFields`).
+fn changes_nothing(new: &Value, old: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            let fields = [
+                "ownerReferences",
+                "finalizers",
+                "managedFields",
+                "resourceVersion",
+            ];
+            metadata.retain(|field, _| !fields.contains(&field.as_str()));
+        }
+        object
+    };
+    rest(new) == rest(old)
+}
+
+fn everything() -> [Rule; 2] {
+    let all = || vec!["*".to_owned()];
+    let resources = Rule {
+        verbs: all(),
+        api_groups: all(),
+        resources: all(),
+        ..Rule::default()
+    };
+    let paths = Rule {
+        verbs: all(),
+        non_resource_urls: all(),
+        ..Rule::default()
+    };
+    [resources, paths]
 }
 
 /// Before a RoleBinding or ClusterRoleBinding (`plural`) is written: the user has all rules of the role it names, or
@@ -37,7 +81,11 @@ pub async fn check_binding(
     context: &RequestContext,
     plural: &str,
     binding: &Value,
+    old: Option<&Value>,
 ) -> Result<(), Status> {
+    if old.is_some_and(|old| changes_nothing(binding, old)) {
+        return Ok(());
+    }
     let namespace = meta::namespace(binding);
     let reference = &binding["roleRef"];
     let role = reference["name"].as_str().unwrap_or_default();

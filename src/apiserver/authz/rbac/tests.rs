@@ -201,12 +201,17 @@ async fn nobody_grants_what_they_do_not_have() {
     let role = |verbs: Value| json!({"metadata": {"name": "new"}, "rules": [{"verbs": verbs, "apiGroups": [""], "resources": ["pods"]}]});
     let reader = context(UserInfo::new("jane", ["readers"]), objects());
     assert_eq!(
-        check_role(&reader, "clusterroles", &role(json!(["get"]))).await,
+        check_role(&reader, "clusterroles", &role(json!(["get"])), None).await,
         Ok(())
     );
-    let status = check_role(&reader, "clusterroles", &role(json!(["get", "delete"])))
-        .await
-        .expect_err("refused");
+    let status = check_role(
+        &reader,
+        "clusterroles",
+        &role(json!(["get", "delete"])),
+        None,
+    )
+    .await
+    .expect_err("refused");
     assert_eq!(
         status.message,
         "clusterroles.rbac.authorization.k8s.io \"new\" is forbidden: user \"jane\" (groups=[\"readers\" \"system:authenticated\"]) \
@@ -214,20 +219,26 @@ async fn nobody_grants_what_they_do_not_have() {
     );
     let binding = |kind: &str, name: &str| json!({"metadata": {"name": "new", "namespace": "a"}, "roleRef": {"kind": kind, "name": name}});
     assert_eq!(
-        check_binding(&reader, "rolebindings", &binding("ClusterRole", "reader")).await,
+        check_binding(
+            &reader,
+            "rolebindings",
+            &binding("ClusterRole", "reader"),
+            None
+        )
+        .await,
         Ok(())
     );
-    let status = check_binding(&reader, "rolebindings", &binding("Role", "writer"))
+    let status = check_binding(&reader, "rolebindings", &binding("Role", "writer"), None)
         .await
         .expect_err("refused");
     assert_eq!(status.code, 403);
-    let status = check_binding(&reader, "rolebindings", &binding("Role", "none"))
+    let status = check_binding(&reader, "rolebindings", &binding("Role", "none"), None)
         .await
         .expect_err("unknown");
     assert_eq!(status.code, 404);
     let master = context(UserInfo::new("root", [UserInfo::MASTERS]), objects());
     assert_eq!(
-        check_role(&master, "clusterroles", &role(json!(["*"]))).await,
+        check_role(&master, "clusterroles", &role(json!(["*"])), None).await,
         Ok(())
     );
 }

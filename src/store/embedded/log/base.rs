@@ -65,7 +65,7 @@ impl Job {
     fn write(self, shared: &Shared, temporary: &Path) -> Result<Written, BaseError> {
         let everything = KeyRange::new(&bytes::Bytes::from_static(b"\0"), Some(&b"\0"[..].into()));
         let (view, records) = {
-            let published = shared.published.read();
+            let published = shared.feed.published.read();
             let from = records_after(&published.history, published.view.compacted);
             // Copied, so that the writer is not held up while they are sorted.
             let records: Vec<_> = published.history.range(from..).cloned().collect();
@@ -94,7 +94,7 @@ impl Job {
         }
         let mut places = Vec::with_capacity(versions.len());
         for version in &versions {
-            if shared.closed.is_cancelled() {
+            if shared.feed.closed.is_cancelled() {
                 return Err(BaseError::Closed);
             }
             places.push(output.entry(version, shared)?);
@@ -103,7 +103,7 @@ impl Job {
         std::fs::rename(temporary, base_path(&self.dir, self.number))?;
         sync_dir(&self.dir)?;
         // From here on old values are read from the new file, and the old ones may go.
-        shared.files.insert(self.number, Arc::new(file));
+        shared.feed.files.insert(self.number, Arc::new(file));
         for (version, place) in versions.iter().zip(places) {
             version.set_place(Place {
                 file: self.number,
@@ -147,7 +147,7 @@ impl Output {
     }
 
     fn entry(&mut self, version: &Version, shared: &Shared) -> Result<Place, BaseError> {
-        let value = version.value(&shared.files)?;
+        let value = version.value(&shared.feed.files)?;
         let fields = [
             version.create_revision,
             version.mod_revision,

@@ -19,7 +19,9 @@ use super::super::view::{Record, View, records_after};
 use super::codec::{
     FRAME_HEADER_BYTES, HEADER_BYTES, Header, Item, Kind, Value, frame, frame_bytes, later_frame,
 };
-use super::{Base, DiskUse, Log, OpenError, Segment, Sizes, base_path, remove, segment_path};
+use super::{
+    Base, DiskUse, Log, OpenError, Segment, Sizes, base_path, remove, segment_path, sync_dir,
+};
 
 /// What a folder holds.
 pub(crate) struct Opened {
@@ -36,7 +38,13 @@ pub(crate) fn open(
     clock: Clock,
     disk: &Arc<DiskUse>,
 ) -> Result<Opened, OpenError> {
-    std::fs::create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+    if !dir.exists() {
+        std::fs::create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+        // The folder itself must outlive a crash too.
+        let parent = dir.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        sync_dir(parent).map_err(OpenError::io("sync", parent))?;
+    }
     let lock = lock(dir)?;
     let listing = Listing::read(dir)?;
     let mut replay = Replay::new(clock);

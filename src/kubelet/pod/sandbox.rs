@@ -1,0 +1,114 @@
+//! Making a pod's sandbox: the steps and their events.
+
+use std::sync::Arc;
+
+use super::reporter::Reporter;
+use super::shared::Shared;
+use super::spec;
+use crate::create::{dns, sandbox};
+use crate::cri::v1;
+use crate::k8s::{Pod, RuntimeClass};
+
+/// Why there is no sandbox; the text is the event's.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SandboxError {
+    /// The network is not there yet; tried again when it is.
+    #[error("network is not ready: {0}")]
+    Network(String),
+    /// The RuntimeClass cannot be used.
+    #[error("Failed to create pod sandbox: {0}")]
+    RuntimeClass(String),
+    /// A folder or cgroup cannot be made.
+    #[error("Failed to create pod sandbox: {0}")]
+    Node(String),
+    /// The runtime failed.
+    #[error("Failed to create pod sandbox: {0}")]
+    Runtime(String),
+}
+
+/// The configuration of the pod's sandbox number `attempt`. It is needed for
+/// every container too, and is the same each time.
+pub fn config(shared: &Shared, pod: &Pod, attempt: u32) -> v1::PodSandboxConfig {
+    let resolv_conf = shared.resolv_conf();
+    let resolver = dns::Resolver {
+        cluster_dns: &shared.config.cluster_dns,
+        cluster_domain: &shared.config.cluster_domain,
+        resolv_conf: &resolv_conf,
+    };
+    sandbox::config(sandbox::Input {
+        pod,
+        paths: &shared.paths(pod),
+        dns: dns::config(pod, &resolver),
+        cluster_domain: &shared.config.cluster_domain,
+        cgroup_parent: shared.cgroups.parent(pod),
+        attempt,
+    })
+}
+
+/// Makes the sandbox; answers its id.
+pub async fn create(
+    shared: Arc<Shared>,
+    pod: Arc<Pod>,
+    attempt: u32,
+    reporter: Reporter,
+) -> Result<String, SandboxError> {
+    let result = try_create(&shared, &pod, attempt, &reporter).await;
+    if let Err(error) = &result {
+        let reason = match error {
+            SandboxError::Network(_) => "NetworkNotReady",
+            _ => "FailedCreatePodSandBox",
+        };
+        reporter.warning(reason, error.to_string());
+    }
+    result
+}
+
+async fn try_create(
+    shared: &Shared,
+    pod: &Pod,
+    attempt: u32,
+    reporter: &Reporter,
+) -> Result<String, SandboxError> {
+    let problem = shared.node.network_problem().borrow().clone();
+    if !problem.is_empty() && !spec::host_network(pod) {
+        return Err(SandboxError::Network(problem));
+    }
+    let spec = spec::spec(pod);
+    let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
+    if shared.config.cluster_dns.is_empty() && policy.starts_with("ClusterFirst") {
+        reporter.warning(
+            "MissingClusterDNS",
+            format!(
+                "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using {policy:?} policy. Falling back to \"Default\" policy.",
+                spec::describe(pod)
+            ),
+        );
+    }
+    let handler = runtime_handler(shared, spec.runtime_class_name.as_deref()).await?;
+    let logs = shared.paths(pod).logs().to_owned();
+    let node = |error: std::io::Error| SandboxError::Node(format!("{}: {error}", logs.display()));
+    std::fs::create_dir_all(&logs).map_err(node)?;
+    shared
+        .cgroups
+        .ensure(pod)
+        .map_err(|error| SandboxError::Node(error.to_string()))?;
+    let config = config(shared, pod, attempt);
+    let created = shared.runtime.run_sandbox(config, &handler).await;
+    created.map_err(|error| SandboxError::Runtime(error.to_string()))
+}
+
+/// The handler of the pod's RuntimeClass (KEP-585); none is the runtime's default.
+async fn runtime_handler(shared: &Shared, class: Option<&str>) -> Result<String, SandboxError> {
+    let Some(name) = class.filter(|name| !name.is_empty()) else {
+        return Ok(String::new());
+    };
+    let found = shared
+        .client
+        .get::<crate::k8s::RuntimeClass>(&api::r::RUNTIMECLASSES, "", name);
+    match found.await {
+        Ok(RuntimeClass { handler, .. }) => Ok(handler),
+        Err(error) => Err(SandboxError::RuntimeClass(format!(
+            "get RuntimeClass {name:?}: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,3 @@
+//! The kubelet's HTTPS server.
+
+pub mod logs;
