@@ -10,7 +10,7 @@ use apimachinery::schema::Message;
 use crate::message_for;
 
 /// The folder of golden objects.
-fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     let shared = std::env::var_os("SKIFF_SHARED").map_or_else(beside, PathBuf::from);
     let folder = shared.join("fixtures/api-testdata");
@@ -22,7 +22,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// `(file name without its ending, type)` of every golden object whose type is in the tables.
-fn objects(folder: &PathBuf) -> Vec<(String, &'static Message)> {
+pub(crate) fn objects(folder: &PathBuf) -> Vec<(String, &'static Message)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)
         .expect("readable")
@@ -46,12 +46,12 @@ fn objects(folder: &PathBuf) -> Vec<(String, &'static Message)> {
     found
 }
 
-fn read(folder: &PathBuf, name: &str, ending: &str) -> Vec<u8> {
+pub(crate) fn read(folder: &PathBuf, name: &str, ending: &str) -> Vec<u8> {
     std::fs::read(folder.join(format!("{name}.{ending}"))).expect("a golden file")
 }
 
 /// The first place where two objects differ.
-fn difference(path: &str, one: &Value, other: &Value) -> Option<String> {
+pub(crate) fn difference(path: &str, one: &Value, other: &Value) -> Option<String> {
     match (one, other) {
         (Value::Object(left), Value::Object(right)) => {
             let keys: std::collections::BTreeSet<_> = left.keys().chain(right.keys()).collect();

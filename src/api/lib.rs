@@ -18,6 +18,8 @@ mod generated;
 mod golden;
 pub mod openapi;
 pub mod resource;
+#[cfg(test)]
+mod shape;
 pub mod table;
 pub mod view;
 

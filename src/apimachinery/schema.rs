@@ -128,7 +128,8 @@ impl Field {
     pub const REQUIRED: u16 = 1;
     /// Go writes it even when it holds its zero value (no `omitempty`, or a struct that is not a pointer).
     pub const ALWAYS: u16 = 1 << 1;
-    /// A pointer in Go: its zero value is distinct from its absence and is written.
+    /// A pointer in Go: its zero value is distinct from its absence and is written. With `ALWAYS`, its absence is
+    /// written as null.
     pub const POINTER: u16 = 1 << 2;
     /// Strategic merge patch merges the list instead of replacing it.
     pub const MERGE: u16 = 1 << 3;

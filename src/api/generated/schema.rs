@@ -3,7 +3,7 @@
 use apimachinery::schema::{Field as F, ListKey, ListKind, ListType, MapType, Message, Ref, SchemaOr, Type, Wire as W};
 
 static F_ADMISSION_V1_ADMISSION_REQUEST: [F; 15] = [
-    F::new("dryRun", Type::Bool, 0),
+    F::new("dryRun", Type::Bool, F::POINTER),
     F::new("kind", Type::message(&META_V1_GROUP_VERSION_KIND), 0),
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
@@ -21,11 +21,11 @@ static F_ADMISSION_V1_ADMISSION_REQUEST: [F; 15] = [
 static W_ADMISSION_V1_ADMISSION_REQUEST: [W; 15] = [W::field(1, 13), W::field(2, 1), W::field(3, 11), W::field(4, 12), W::field(5, 2), W::field(6, 3), W::field(7, 6), W::field(8, 14), W::field(9, 4), W::field(10, 5), W::field(11, 0), W::field(12, 7), W::field(13, 8), W::field(14, 9), W::field(15, 10)];
 pub static ADMISSION_V1_ADMISSION_REQUEST: Message = Message::new("io.k8s.api.admission.v1.AdmissionRequest", &F_ADMISSION_V1_ADMISSION_REQUEST, &W_ADMISSION_V1_ADMISSION_REQUEST);
 static F_ADMISSION_V1_ADMISSION_RESPONSE: [F; 7] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
-    F::new("patch", Type::Bytes, 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
+    F::new("patch", Type::Bytes, F::POINTER),
     F::new("patchType", Type::String, 0),
-    F::new("status", Type::message(&META_V1_STATUS), 0),
+    F::new("status", Type::message(&META_V1_STATUS), F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("warnings", Type::list(&LIST_0), 0)];
 static W_ADMISSION_V1_ADMISSION_RESPONSE: [W; 7] = [W::field(1, 5), W::field(2, 0), W::field(3, 4), W::field(4, 2), W::field(5, 3), W::field(6, 1), W::field(7, 6)];
@@ -38,7 +38,7 @@ static F_ADMISSION_V1_ADMISSION_REVIEW: [F; 4] = [
 static W_ADMISSION_V1_ADMISSION_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSION_V1_ADMISSION_REVIEW: Message = Message::new("io.k8s.api.admission.v1.AdmissionReview", &F_ADMISSION_V1_ADMISSION_REVIEW, &W_ADMISSION_V1_ADMISSION_REVIEW);
 static F_ADMISSION_V1BETA1_ADMISSION_REQUEST: [F; 15] = [
-    F::new("dryRun", Type::Bool, 0),
+    F::new("dryRun", Type::Bool, F::POINTER),
     F::new("kind", Type::message(&META_V1_GROUP_VERSION_KIND), 0),
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
@@ -56,11 +56,11 @@ static F_ADMISSION_V1BETA1_ADMISSION_REQUEST: [F; 15] = [
 static W_ADMISSION_V1BETA1_ADMISSION_REQUEST: [W; 15] = [W::field(1, 13), W::field(2, 1), W::field(3, 11), W::field(4, 12), W::field(5, 2), W::field(6, 3), W::field(7, 6), W::field(8, 14), W::field(9, 4), W::field(10, 5), W::field(11, 0), W::field(12, 7), W::field(13, 8), W::field(14, 9), W::field(15, 10)];
 pub static ADMISSION_V1BETA1_ADMISSION_REQUEST: Message = Message::new("io.k8s.api.admission.v1beta1.AdmissionRequest", &F_ADMISSION_V1BETA1_ADMISSION_REQUEST, &W_ADMISSION_V1BETA1_ADMISSION_REQUEST);
 static F_ADMISSION_V1BETA1_ADMISSION_RESPONSE: [F; 7] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
-    F::new("patch", Type::Bytes, 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
+    F::new("patch", Type::Bytes, F::POINTER),
     F::new("patchType", Type::String, 0),
-    F::new("status", Type::message(&META_V1_STATUS), 0),
+    F::new("status", Type::message(&META_V1_STATUS), F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("warnings", Type::list(&LIST_0), 0)];
 static W_ADMISSION_V1BETA1_ADMISSION_RESPONSE: [W; 7] = [W::field(1, 5), W::field(2, 0), W::field(3, 4), W::field(4, 2), W::field(5, 3), W::field(6, 1), W::field(7, 6)];
@@ -97,7 +97,7 @@ static W_ADMISSIONREGISTRATION_V1_MATCH_CONDITION: [W; 2] = [W::field(1, 1), W::
 pub static ADMISSIONREGISTRATION_V1_MATCH_CONDITION: Message = Message::new("io.k8s.api.admissionregistration.v1.MatchCondition", &F_ADMISSIONREGISTRATION_V1_MATCH_CONDITION, &W_ADMISSIONREGISTRATION_V1_MATCH_CONDITION);
 static F_ADMISSIONREGISTRATION_V1_MATCH_RESOURCES: [F; 5] = [
     F::new("excludeResourceRules", Type::list(&LIST_1), 0),
-    F::new("matchPolicy", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("resourceRules", Type::list(&LIST_1), 0)];
@@ -106,22 +106,22 @@ pub static ADMISSIONREGISTRATION_V1_MATCH_RESOURCES: Message = Message::atomic("
 static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_2), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_BINDING_SPEC: [F; 3] = [
@@ -134,11 +134,11 @@ static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_3), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_ADMISSION_POLICY_SPEC: [F; 7] = [
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_4), F::MERGE),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1_MATCH_RESOURCES), 0),
     F::new("mutations", Type::list(&LIST_5), 0),
@@ -158,14 +158,14 @@ static F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: [F; 12] = [
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("reinvocationPolicy", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_8), 0),
-    F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS),
+    F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS | F::POINTER),
     F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: [W; 12] = [W::field(1, 5), W::field(2, 1), W::field(3, 9), W::field(4, 2), W::field(5, 6), W::field(6, 10), W::field(7, 11), W::field(8, 0), W::field(9, 4), W::field(10, 8), W::field(11, 7), W::field(12, 3)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingWebhook", &F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_9), F::MERGE)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION);
@@ -173,7 +173,7 @@ static F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] = 
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_10), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.MutatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1_MUTATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1_MUTATION: [F; 3] = [
@@ -188,7 +188,7 @@ static F_ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS: [F; 6] = [
     F::new("operations", Type::list(&LIST_7), 0),
     F::new("resourceNames", Type::list(&LIST_7), 0),
     F::new("resources", Type::list(&LIST_7), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS: [W; 2] = [W::field(1, 3), W::embed(2, &ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS)];
 pub static ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS: Message = Message::atomic("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations", &F_ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS, &W_ADMISSIONREGISTRATION_V1_NAMED_RULE_WITH_OPERATIONS);
 static F_ADMISSIONREGISTRATION_V1_PARAM_KIND: [F; 2] = [
@@ -199,7 +199,7 @@ pub static ADMISSIONREGISTRATION_V1_PARAM_KIND: Message = Message::atomic("io.k8
 static F_ADMISSIONREGISTRATION_V1_PARAM_REF: [F; 4] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("parameterNotFoundAction", Type::String, 0),
+    F::new("parameterNotFoundAction", Type::String, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0)];
 static W_ADMISSIONREGISTRATION_V1_PARAM_REF: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1_PARAM_REF: Message = Message::atomic("io.k8s.api.admissionregistration.v1.ParamRef", &F_ADMISSIONREGISTRATION_V1_PARAM_REF, &W_ADMISSIONREGISTRATION_V1_PARAM_REF);
@@ -207,7 +207,7 @@ static F_ADMISSIONREGISTRATION_V1_RULE: [F; 4] = [
     F::new("apiGroups", Type::list(&LIST_0), 0),
     F::new("apiVersions", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_RULE: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1_RULE: Message = Message::new("io.k8s.api.admissionregistration.v1.Rule", &F_ADMISSIONREGISTRATION_V1_RULE, &W_ADMISSIONREGISTRATION_V1_RULE);
 static F_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: [F; 5] = [
@@ -215,7 +215,7 @@ static F_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: [F; 5] = [
     F::new("apiVersions", Type::list(&LIST_7), 0),
     F::new("operations", Type::list(&LIST_7), 0),
     F::new("resources", Type::list(&LIST_7), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: [W; 2] = [W::field(1, 2), W::embed(2, &ADMISSIONREGISTRATION_V1_RULE)];
 pub static ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS: Message = Message::new("io.k8s.api.admissionregistration.v1.RuleWithOperations", &F_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS, &W_ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS);
 static F_ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE: [F; 4] = [
@@ -232,15 +232,15 @@ pub static ADMISSIONREGISTRATION_V1_TYPE_CHECKING: Message = Message::new("io.k8
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_SPEC), 0),
-    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_STATUS), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING);
@@ -248,7 +248,7 @@ static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [F; 
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_12), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [F; 4] = [
@@ -262,12 +262,12 @@ static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_14), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_ADMISSION_POLICY_SPEC: [F; 7] = [
     F::new("auditAnnotations", Type::list(&LIST_15), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_4), F::MERGE),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1_MATCH_RESOURCES), 0),
     F::new("paramKind", Type::message(&ADMISSIONREGISTRATION_V1_PARAM_KIND), 0),
@@ -291,14 +291,14 @@ static F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: [F; 11] = [
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("rules", Type::list(&LIST_8), 0),
-    F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS),
+    F::new("sideEffects", Type::String, F::REQUIRED | F::ALWAYS | F::POINTER),
     F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: [W; 11] = [W::field(1, 5), W::field(2, 1), W::field(3, 8), W::field(4, 2), W::field(5, 6), W::field(6, 9), W::field(7, 10), W::field(8, 0), W::field(9, 4), W::field(10, 7), W::field(11, 3)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingWebhook", &F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_19), F::MERGE)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION);
@@ -306,14 +306,14 @@ static F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] 
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_20), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1_VALIDATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1_VALIDATION: [F; 4] = [
     F::new("expression", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("reason", Type::String, 0)];
+    F::new("reason", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_VALIDATION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1_VALIDATION: Message = Message::new("io.k8s.api.admissionregistration.v1.Validation", &F_ADMISSIONREGISTRATION_V1_VALIDATION, &W_ADMISSIONREGISTRATION_V1_VALIDATION);
 static F_ADMISSIONREGISTRATION_V1_VARIABLE: [F; 2] = [
@@ -324,7 +324,7 @@ pub static ADMISSIONREGISTRATION_V1_VARIABLE: Message = Message::atomic("io.k8s.
 static F_ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&ADMISSIONREGISTRATION_V1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.api.admissionregistration.v1.WebhookClientConfig", &F_ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG, &W_ADMISSIONREGISTRATION_V1_WEBHOOK_CLIENT_CONFIG);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: [F; 1] = [
@@ -332,13 +332,13 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: [F; 1] = [
 static W_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: [W; 1] = [W::field(1, 0)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration", &F_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_APPLY_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: [F; 2] = [
-    F::new("key", Type::String, 0),
-    F::new("valueExpression", Type::String, 0)];
+    F::new("key", Type::String, F::ALWAYS),
+    F::new("valueExpression", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.AuditAnnotation", &F_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_AUDIT_ANNOTATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: [F; 2] = [
-    F::new("fieldRef", Type::String, 0),
-    F::new("warning", Type::String, 0)];
+    F::new("fieldRef", Type::String, F::ALWAYS),
+    F::new("warning", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: [W; 2] = [W::field(2, 0), W::field(3, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ExpressionWarning", &F_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING, &W_ADMISSIONREGISTRATION_V1ALPHA1_EXPRESSION_WARNING);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_JSON_PATCH: [F; 1] = [
@@ -352,7 +352,7 @@ static W_ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION: [W; 2] = [W::field(1, 1
 pub static ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.MatchCondition", &F_ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION, &W_ADMISSIONREGISTRATION_V1ALPHA1_MATCH_CONDITION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES: [F; 5] = [
     F::new("excludeResourceRules", Type::list(&LIST_21), 0),
-    F::new("matchPolicy", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("resourceRules", Type::list(&LIST_21), 0)];
@@ -361,22 +361,22 @@ pub static ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES: Message = Message::at
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_22), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC: [F; 3] = [
@@ -389,11 +389,11 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST: [F; 4] =
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_23), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_MUTATING_ADMISSION_POLICY_SPEC: [F; 7] = [
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_24), F::MERGE),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES), 0),
     F::new("mutations", Type::list(&LIST_25), 0),
@@ -414,7 +414,7 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS: [F; 6] = [
     F::new("operations", Type::list(&LIST_7), 0),
     F::new("resourceNames", Type::list(&LIST_7), 0),
     F::new("resources", Type::list(&LIST_7), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS: [W; 2] = [W::field(1, 3), W::embed(2, &ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS: Message = Message::atomic("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations", &F_ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS, &W_ADMISSIONREGISTRATION_V1ALPHA1_NAMED_RULE_WITH_OPERATIONS);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND: [F; 2] = [
@@ -425,7 +425,7 @@ pub static ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND: Message = Message::atomic(
 static F_ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF: [F; 4] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("parameterNotFoundAction", Type::String, 0),
+    F::new("parameterNotFoundAction", Type::String, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF: Message = Message::atomic("io.k8s.api.admissionregistration.v1alpha1.ParamRef", &F_ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF, &W_ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF);
@@ -436,42 +436,42 @@ pub static ADMISSIONREGISTRATION_V1ALPHA1_TYPE_CHECKING: Message = Message::new(
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC), 0),
-    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_28), 0),
+    F::new("items", Type::list(&LIST_28), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [F; 4] = [
     F::new("matchResources", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES), 0),
     F::new("paramRef", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_PARAM_REF), 0),
-    F::new("policyName", Type::String, 0),
-    F::new("validationActions", Type::list(&LIST_0), 0)];
+    F::new("policyName", Type::String, F::ALWAYS),
+    F::new("validationActions", Type::list(&LIST_0), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyBindingSpec", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_29), 0),
+    F::new("items", Type::list(&LIST_29), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_SPEC: [F; 7] = [
     F::new("auditAnnotations", Type::list(&LIST_31), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_32), 0),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_MATCH_RESOURCES), 0),
     F::new("paramKind", Type::message(&ADMISSIONREGISTRATION_V1ALPHA1_PARAM_KIND), 0),
@@ -486,10 +486,10 @@ static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: [F; 
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.ValidatingAdmissionPolicyStatus", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATING_ADMISSION_POLICY_STATUS);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: [F; 4] = [
-    F::new("expression", Type::String, 0),
+    F::new("expression", Type::String, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("reason", Type::String, 0)];
+    F::new("reason", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION: Message = Message::new("io.k8s.api.admissionregistration.v1alpha1.Validation", &F_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION, &W_ADMISSIONREGISTRATION_V1ALPHA1_VALIDATION);
 static F_ADMISSIONREGISTRATION_V1ALPHA1_VARIABLE: [F; 2] = [
@@ -502,13 +502,13 @@ static F_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: [F; 1] = [
 static W_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: [W; 1] = [W::field(1, 0)];
 pub static ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ApplyConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_APPLY_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: [F; 2] = [
-    F::new("key", Type::String, 0),
-    F::new("valueExpression", Type::String, 0)];
+    F::new("key", Type::String, F::ALWAYS),
+    F::new("valueExpression", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.AuditAnnotation", &F_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION, &W_ADMISSIONREGISTRATION_V1BETA1_AUDIT_ANNOTATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: [F; 2] = [
-    F::new("fieldRef", Type::String, 0),
-    F::new("warning", Type::String, 0)];
+    F::new("fieldRef", Type::String, F::ALWAYS),
+    F::new("warning", Type::String, F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: [W; 2] = [W::field(2, 0), W::field(3, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ExpressionWarning", &F_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING, &W_ADMISSIONREGISTRATION_V1BETA1_EXPRESSION_WARNING);
 static F_ADMISSIONREGISTRATION_V1BETA1_JSON_PATCH: [F; 1] = [
@@ -522,7 +522,7 @@ static W_ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION: [W; 2] = [W::field(1, 1)
 pub static ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MatchCondition", &F_ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION, &W_ADMISSIONREGISTRATION_V1BETA1_MATCH_CONDITION);
 static F_ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES: [F; 5] = [
     F::new("excludeResourceRules", Type::list(&LIST_35), 0),
-    F::new("matchPolicy", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("resourceRules", Type::list(&LIST_35), 0)];
@@ -531,22 +531,22 @@ pub static ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES: Message = Message::ato
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_36), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_BINDING_SPEC: [F; 3] = [
@@ -559,11 +559,11 @@ static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST: [F; 4] = 
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_37), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: [F; 7] = [
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_38), F::MERGE),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES), 0),
     F::new("mutations", Type::list(&LIST_39), 0),
@@ -573,32 +573,32 @@ static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: [F; 7] = 
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: [W; 7] = [W::field(1, 4), W::field(2, 2), W::field(3, 6), W::field(4, 3), W::field(5, 0), W::field(6, 1), W::field(7, 5)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_ADMISSION_POLICY_SPEC);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: [F; 12] = [
-    F::new("admissionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("admissionReviewVersions", Type::list(&LIST_0), F::ALWAYS),
+    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), F::ALWAYS),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
-    F::new("matchPolicy", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("reinvocationPolicy", Type::String, 0),
+    F::new("reinvocationPolicy", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_41), 0),
-    F::new("sideEffects", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("sideEffects", Type::String, F::ALWAYS | F::POINTER),
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: [W; 12] = [W::field(1, 5), W::field(2, 1), W::field(3, 9), W::field(4, 2), W::field(5, 6), W::field(6, 10), W::field(7, 11), W::field(8, 0), W::field(9, 4), W::field(10, 8), W::field(11, 7), W::field(12, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhook", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_43), 0)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_44), 0),
+    F::new("items", Type::list(&LIST_44), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.MutatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_MUTATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_MUTATION: [F; 3] = [
@@ -613,7 +613,7 @@ static F_ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS: [F; 6] = [
     F::new("operations", Type::list(&LIST_7), 0),
     F::new("resourceNames", Type::list(&LIST_7), 0),
     F::new("resources", Type::list(&LIST_7), 0),
-    F::new("scope", Type::String, 0)];
+    F::new("scope", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS: [W; 2] = [W::field(1, 3), W::embed(2, &ADMISSIONREGISTRATION_V1_RULE_WITH_OPERATIONS)];
 pub static ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS: Message = Message::atomic("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations", &F_ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS, &W_ADMISSIONREGISTRATION_V1BETA1_NAMED_RULE_WITH_OPERATIONS);
 static F_ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND: [F; 2] = [
@@ -624,15 +624,15 @@ pub static ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND: Message = Message::atomic("
 static F_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: [F; 4] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("parameterNotFoundAction", Type::String, 0),
+    F::new("parameterNotFoundAction", Type::String, F::POINTER),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0)];
 static W_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_PARAM_REF: Message = Message::atomic("io.k8s.api.admissionregistration.v1beta1.ParamRef", &F_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF, &W_ADMISSIONREGISTRATION_V1BETA1_PARAM_REF);
 static F_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: [F; 4] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS),
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ServiceReference", &F_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE, &W_ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE);
 static F_ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING: [F; 1] = [
@@ -642,42 +642,42 @@ pub static ADMISSIONREGISTRATION_V1BETA1_TYPE_CHECKING: Message = Message::new("
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC), 0),
-    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicy", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBinding", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_46), 0),
+    F::new("items", Type::list(&LIST_46), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBindingList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [F; 4] = [
     F::new("matchResources", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES), 0),
     F::new("paramRef", Type::message(&ADMISSIONREGISTRATION_V1BETA1_PARAM_REF), 0),
-    F::new("policyName", Type::String, 0),
-    F::new("validationActions", Type::list(&LIST_0), 0)];
+    F::new("policyName", Type::String, F::ALWAYS),
+    F::new("validationActions", Type::list(&LIST_0), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyBindingSpec", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_BINDING_SPEC);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_47), 0),
+    F::new("items", Type::list(&LIST_47), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_SPEC: [F; 7] = [
     F::new("auditAnnotations", Type::list(&LIST_49), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
     F::new("matchConstraints", Type::message(&ADMISSIONREGISTRATION_V1BETA1_MATCH_RESOURCES), 0),
     F::new("paramKind", Type::message(&ADMISSIONREGISTRATION_V1BETA1_PARAM_KIND), 0),
@@ -692,38 +692,38 @@ static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: [F; 3
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingAdmissionPolicyStatus", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_ADMISSION_POLICY_STATUS);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: [F; 11] = [
-    F::new("admissionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0),
-    F::new("failurePolicy", Type::String, 0),
+    F::new("admissionReviewVersions", Type::list(&LIST_0), F::ALWAYS),
+    F::new("clientConfig", Type::message(&ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG), F::ALWAYS),
+    F::new("failurePolicy", Type::String, F::POINTER),
     F::new("matchConditions", Type::list(&LIST_42), 0),
-    F::new("matchPolicy", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("matchPolicy", Type::String, F::POINTER),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespaceSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("objectSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("rules", Type::list(&LIST_41), 0),
-    F::new("sideEffects", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int32, 0)];
+    F::new("sideEffects", Type::String, F::ALWAYS | F::POINTER),
+    F::new("timeoutSeconds", Type::Int32, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: [W; 11] = [W::field(1, 5), W::field(2, 1), W::field(3, 8), W::field(4, 2), W::field(5, 6), W::field(6, 9), W::field(7, 10), W::field(8, 0), W::field(9, 4), W::field(10, 7), W::field(11, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhook", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("webhooks", Type::list(&LIST_51), 0)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhookConfiguration", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_52), 0),
+    F::new("items", Type::list(&LIST_52), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.ValidatingWebhookConfigurationList", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATING_WEBHOOK_CONFIGURATION_LIST);
 static F_ADMISSIONREGISTRATION_V1BETA1_VALIDATION: [F; 4] = [
-    F::new("expression", Type::String, 0),
+    F::new("expression", Type::String, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("reason", Type::String, 0)];
+    F::new("reason", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_VALIDATION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_VALIDATION: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.Validation", &F_ADMISSIONREGISTRATION_V1BETA1_VALIDATION, &W_ADMISSIONREGISTRATION_V1BETA1_VALIDATION);
 static F_ADMISSIONREGISTRATION_V1BETA1_VARIABLE: [F; 2] = [
@@ -734,13 +734,13 @@ pub static ADMISSIONREGISTRATION_V1BETA1_VARIABLE: Message = Message::atomic("io
 static F_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&ADMISSIONREGISTRATION_V1BETA1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.api.admissionregistration.v1beta1.WebhookClientConfig", &F_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG, &W_ADMISSIONREGISTRATION_V1BETA1_WEBHOOK_CLIENT_CONFIG);
 static F_APIDISCOVERY_V2_API_GROUP_DISCOVERY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("versions", Type::list(&LIST_53), 0)];
 static W_APIDISCOVERY_V2_API_GROUP_DISCOVERY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static APIDISCOVERY_V2_API_GROUP_DISCOVERY: Message = Message::new("io.k8s.api.apidiscovery.v2.APIGroupDiscovery", &F_APIDISCOVERY_V2_API_GROUP_DISCOVERY, &W_APIDISCOVERY_V2_API_GROUP_DISCOVERY);
@@ -748,7 +748,7 @@ static F_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_54), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST: Message = Message::new("io.k8s.api.apidiscovery.v2.APIGroupDiscoveryList", &F_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST, &W_APIDISCOVERY_V2_API_GROUP_DISCOVERY_LIST);
 static F_APIDISCOVERY_V2_API_RESOURCE_DISCOVERY: [F; 8] = [
@@ -778,7 +778,7 @@ pub static APIDISCOVERY_V2_API_VERSION_DISCOVERY: Message = Message::new("io.k8s
 static F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("versions", Type::list(&LIST_58), 0)];
 static W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY: Message = Message::new("io.k8s.api.apidiscovery.v2beta1.APIGroupDiscovery", &F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY, &W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY);
@@ -786,7 +786,7 @@ static F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_59), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST: Message = Message::new("io.k8s.api.apidiscovery.v2beta1.APIGroupDiscoveryList", &F_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST, &W_APIDISCOVERY_V2BETA1_API_GROUP_DISCOVERY_LIST);
 static F_APIDISCOVERY_V2BETA1_API_RESOURCE_DISCOVERY: [F; 8] = [
@@ -824,14 +824,14 @@ static F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), F::REQUIRED | F::ALWAYS),
-    F::new("spec", Type::message(&APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_SPEC), 0),
-    F::new("status", Type::message(&APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_STATUS), 0)];
+    F::new("spec", Type::message(&APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_STATUS), F::ALWAYS)];
 static W_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION: Message = Message::new("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion", &F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION, &W_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION);
 static F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_CONDITION: [F; 6] = [
     F::new("lastTransitionTime", Type::Time, 0),
     F::new("message", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("observedGeneration", Type::Int64, 0),
+    F::new("observedGeneration", Type::Int64, F::POINTER),
     F::new("reason", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS)];
@@ -841,7 +841,7 @@ static F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_62), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST: Message = Message::new("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionList", &F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST, &W_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_LIST);
 static F_APISERVERINTERNAL_V1ALPHA1_STORAGE_VERSION_SPEC: [F; 0] = [
@@ -858,27 +858,27 @@ static F_APPS_V1_CONTROLLER_REVISION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("data", Type::Raw, F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("revision", Type::Int64, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("revision", Type::Int64, F::ALWAYS)];
 static W_APPS_V1_CONTROLLER_REVISION: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static APPS_V1_CONTROLLER_REVISION: Message = Message::new("io.k8s.api.apps.v1.ControllerRevision", &F_APPS_V1_CONTROLLER_REVISION, &W_APPS_V1_CONTROLLER_REVISION);
 static F_APPS_V1_CONTROLLER_REVISION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_65), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1_CONTROLLER_REVISION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_CONTROLLER_REVISION_LIST: Message = Message::new("io.k8s.api.apps.v1.ControllerRevisionList", &F_APPS_V1_CONTROLLER_REVISION_LIST, &W_APPS_V1_CONTROLLER_REVISION_LIST);
 static F_APPS_V1_DAEMON_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&APPS_V1_DAEMON_SET_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&APPS_V1_DAEMON_SET_STATUS), 0)];
+    F::new("status", Type::message(&APPS_V1_DAEMON_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1_DAEMON_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1_DAEMON_SET: Message = Message::new("io.k8s.api.apps.v1.DaemonSet", &F_APPS_V1_DAEMON_SET, &W_APPS_V1_DAEMON_SET);
 static F_APPS_V1_DAEMON_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -889,15 +889,15 @@ static F_APPS_V1_DAEMON_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_66), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.apps.v1.DaemonSetList", &F_APPS_V1_DAEMON_SET_LIST, &W_APPS_V1_DAEMON_SET_LIST);
 static F_APPS_V1_DAEMON_SET_SPEC: [F; 5] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS | F::POINTER),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("updateStrategy", Type::message(&APPS_V1_DAEMON_SET_UPDATE_STRATEGY), 0)];
+    F::new("updateStrategy", Type::message(&APPS_V1_DAEMON_SET_UPDATE_STRATEGY), F::ALWAYS)];
 static W_APPS_V1_DAEMON_SET_SPEC: [W; 5] = [W::field(1, 2), W::field(2, 3), W::field(3, 4), W::field(4, 0), W::field(6, 1)];
 pub static APPS_V1_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1.DaemonSetSpec", &F_APPS_V1_DAEMON_SET_SPEC, &W_APPS_V1_DAEMON_SET_SPEC);
 static F_APPS_V1_DAEMON_SET_STATUS: [F; 10] = [
@@ -921,14 +921,14 @@ pub static APPS_V1_DAEMON_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.ap
 static F_APPS_V1_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&APPS_V1_DEPLOYMENT_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&APPS_V1_DEPLOYMENT_STATUS), 0)];
+    F::new("status", Type::message(&APPS_V1_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_APPS_V1_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1.Deployment", &F_APPS_V1_DEPLOYMENT, &W_APPS_V1_DEPLOYMENT);
 static F_APPS_V1_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -939,7 +939,7 @@ static F_APPS_V1_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_68), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1.DeploymentList", &F_APPS_V1_DEPLOYMENT_LIST, &W_APPS_V1_DEPLOYMENT_LIST);
 static F_APPS_V1_DEPLOYMENT_SPEC: [F; 8] = [
@@ -948,8 +948,8 @@ static F_APPS_V1_DEPLOYMENT_SPEC: [F; 8] = [
     F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
     F::new("replicas", Type::Int32, F::POINTER),
     F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
-    F::new("strategy", Type::message(&APPS_V1_DEPLOYMENT_STRATEGY), F::RETAIN_KEYS),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&APPS_V1_DEPLOYMENT_STRATEGY), F::RETAIN_KEYS | F::ALWAYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_APPS_V1_DEPLOYMENT_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 5), W::field(3, 7), W::field(4, 6), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(9, 2)];
 pub static APPS_V1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1.DeploymentSpec", &F_APPS_V1_DEPLOYMENT_SPEC, &W_APPS_V1_DEPLOYMENT_SPEC);
@@ -973,13 +973,13 @@ pub static APPS_V1_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8s.api.apps.
 static F_APPS_V1_REPLICA_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&APPS_V1_REPLICA_SET_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&APPS_V1_REPLICA_SET_STATUS), 0)];
+    F::new("status", Type::message(&APPS_V1_REPLICA_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1_REPLICA_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1_REPLICA_SET: Message = Message::new("io.k8s.api.apps.v1.ReplicaSet", &F_APPS_V1_REPLICA_SET, &W_APPS_V1_REPLICA_SET);
 static F_APPS_V1_REPLICA_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -990,14 +990,14 @@ static F_APPS_V1_REPLICA_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_70), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.apps.v1.ReplicaSetList", &F_APPS_V1_REPLICA_SET_LIST, &W_APPS_V1_REPLICA_SET_LIST);
 static F_APPS_V1_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("replicas", Type::Int32, F::POINTER),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static APPS_V1_REPLICA_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1.ReplicaSetSpec", &F_APPS_V1_REPLICA_SET_SPEC, &W_APPS_V1_REPLICA_SET_SPEC);
 static F_APPS_V1_REPLICA_SET_STATUS: [F; 7] = [
@@ -1028,13 +1028,13 @@ pub static APPS_V1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new(
 static F_APPS_V1_STATEFUL_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&APPS_V1_STATEFUL_SET_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&APPS_V1_STATEFUL_SET_STATUS), 0)];
+    F::new("status", Type::message(&APPS_V1_STATEFUL_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1_STATEFUL_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1_STATEFUL_SET: Message = Message::new("io.k8s.api.apps.v1.StatefulSet", &F_APPS_V1_STATEFUL_SET, &W_APPS_V1_STATEFUL_SET);
 static F_APPS_V1_STATEFUL_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1045,11 +1045,11 @@ static F_APPS_V1_STATEFUL_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_72), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1_STATEFUL_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1_STATEFUL_SET_LIST: Message = Message::new("io.k8s.api.apps.v1.StatefulSetList", &F_APPS_V1_STATEFUL_SET_LIST, &W_APPS_V1_STATEFUL_SET_LIST);
 static F_APPS_V1_STATEFUL_SET_ORDINALS: [F; 1] = [
-    F::new("start", Type::Int32, 0)];
+    F::new("start", Type::Int32, F::POINTER)];
 static W_APPS_V1_STATEFUL_SET_ORDINALS: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1_STATEFUL_SET_ORDINALS: Message = Message::new("io.k8s.api.apps.v1.StatefulSetOrdinals", &F_APPS_V1_STATEFUL_SET_ORDINALS, &W_APPS_V1_STATEFUL_SET_ORDINALS);
 static F_APPS_V1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY: [F; 2] = [
@@ -1064,15 +1064,15 @@ static F_APPS_V1_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("podManagementPolicy", Type::String, 0),
     F::new("replicas", Type::Int32, F::POINTER),
     F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::REQUIRED | F::ALWAYS | F::POINTER),
     F::new("serviceName", Type::String, 0),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("updateStrategy", Type::message(&APPS_V1_STATEFUL_SET_UPDATE_STRATEGY), 0),
+    F::new("updateStrategy", Type::message(&APPS_V1_STATEFUL_SET_UPDATE_STRATEGY), F::ALWAYS),
     F::new("volumeClaimTemplates", Type::list(&LIST_73), 0)];
 static W_APPS_V1_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W::field(3, 8), W::field(4, 10), W::field(5, 7), W::field(6, 3), W::field(7, 9), W::field(8, 5), W::field(9, 0), W::field(10, 2), W::field(11, 1)];
 pub static APPS_V1_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1.StatefulSetSpec", &F_APPS_V1_STATEFUL_SET_SPEC, &W_APPS_V1_STATEFUL_SET_SPEC);
 static F_APPS_V1_STATEFUL_SET_STATUS: [F; 10] = [
-    F::new("availableReplicas", Type::Int32, 0),
+    F::new("availableReplicas", Type::Int32, F::ALWAYS),
     F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_74), F::MERGE),
     F::new("currentReplicas", Type::Int32, 0),
@@ -1091,30 +1091,30 @@ static W_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY: [W; 2] = [W::field(1, 1), W::fiel
 pub static APPS_V1_STATEFUL_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", &F_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY, &W_APPS_V1_STATEFUL_SET_UPDATE_STRATEGY);
 static F_APPS_V1BETA1_CONTROLLER_REVISION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Raw, 0),
+    F::new("data", Type::Raw, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("revision", Type::Int64, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("revision", Type::Int64, F::ALWAYS)];
 static W_APPS_V1BETA1_CONTROLLER_REVISION: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static APPS_V1BETA1_CONTROLLER_REVISION: Message = Message::new("io.k8s.api.apps.v1beta1.ControllerRevision", &F_APPS_V1BETA1_CONTROLLER_REVISION, &W_APPS_V1BETA1_CONTROLLER_REVISION);
 static F_APPS_V1BETA1_CONTROLLER_REVISION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_75), 0),
+    F::new("items", Type::list(&LIST_75), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_CONTROLLER_REVISION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_CONTROLLER_REVISION_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.ControllerRevisionList", &F_APPS_V1BETA1_CONTROLLER_REVISION_LIST, &W_APPS_V1BETA1_CONTROLLER_REVISION_LIST);
 static F_APPS_V1BETA1_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta1.Deployment", &F_APPS_V1BETA1_DEPLOYMENT, &W_APPS_V1BETA1_DEPLOYMENT);
 static F_APPS_V1BETA1_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1123,37 +1123,37 @@ static W_APPS_V1BETA1_DEPLOYMENT_CONDITION: [W; 6] = [W::field(1, 5), W::field(2
 pub static APPS_V1BETA1_DEPLOYMENT_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentCondition", &F_APPS_V1BETA1_DEPLOYMENT_CONDITION, &W_APPS_V1BETA1_DEPLOYMENT_CONDITION);
 static F_APPS_V1BETA1_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_76), 0),
+    F::new("items", Type::list(&LIST_76), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentList", &F_APPS_V1BETA1_DEPLOYMENT_LIST, &W_APPS_V1BETA1_DEPLOYMENT_LIST);
 static F_APPS_V1BETA1_DEPLOYMENT_ROLLBACK: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("rollbackTo", Type::message(&APPS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("updatedAnnotations", Type::map(&MAP_0), 0)];
+    F::new("updatedAnnotations", Type::map(&MAP_0), F::POINTER)];
 static W_APPS_V1BETA1_DEPLOYMENT_ROLLBACK: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static APPS_V1BETA1_DEPLOYMENT_ROLLBACK: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentRollback", &F_APPS_V1BETA1_DEPLOYMENT_ROLLBACK, &W_APPS_V1BETA1_DEPLOYMENT_ROLLBACK);
 static F_APPS_V1BETA1_DEPLOYMENT_SPEC: [F; 9] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("rollbackTo", Type::message(&APPS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&APPS_V1BETA1_DEPLOYMENT_STRATEGY), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&APPS_V1BETA1_DEPLOYMENT_STRATEGY), F::ALWAYS),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA1_DEPLOYMENT_SPEC: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 8), W::field(4, 7), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(8, 5), W::field(9, 2)];
 pub static APPS_V1BETA1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentSpec", &F_APPS_V1BETA1_DEPLOYMENT_SPEC, &W_APPS_V1BETA1_DEPLOYMENT_SPEC);
 static F_APPS_V1BETA1_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_77), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA1_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -1164,7 +1164,7 @@ static F_APPS_V1BETA1_DEPLOYMENT_STRATEGY: [F; 2] = [
 static W_APPS_V1BETA1_DEPLOYMENT_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA1_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.DeploymentStrategy", &F_APPS_V1BETA1_DEPLOYMENT_STRATEGY, &W_APPS_V1BETA1_DEPLOYMENT_STRATEGY);
 static F_APPS_V1BETA1_ROLLBACK_CONFIG: [F; 1] = [
-    F::new("revision", Type::Int64, 0)];
+    F::new("revision", Type::Int64, F::POINTER)];
 static W_APPS_V1BETA1_ROLLBACK_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_ROLLBACK_CONFIG: Message = Message::new("io.k8s.api.apps.v1beta1.RollbackConfig", &F_APPS_V1BETA1_ROLLBACK_CONFIG, &W_APPS_V1BETA1_ROLLBACK_CONFIG);
 static F_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: [F; 2] = [
@@ -1174,15 +1174,15 @@ static W_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: [W; 2] = [W::field(1, 1), W::fi
 pub static APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta1.RollingUpdateDeployment", &F_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT, &W_APPS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT);
 static F_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [F; 2] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
-    F::new("partition", Type::Int32, 0)];
+    F::new("partition", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.RollingUpdateStatefulSetStrategy", &F_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &W_APPS_V1BETA1_ROLLING_UPDATE_STATEFUL_SET_STRATEGY);
 static F_APPS_V1BETA1_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_SCALE_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_SCALE_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_SCALE: Message = Message::new("io.k8s.api.apps.v1beta1.Scale", &F_APPS_V1BETA1_SCALE, &W_APPS_V1BETA1_SCALE);
 static F_APPS_V1BETA1_SCALE_SPEC: [F; 1] = [
@@ -1190,21 +1190,21 @@ static F_APPS_V1BETA1_SCALE_SPEC: [F; 1] = [
 static W_APPS_V1BETA1_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_SCALE_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.ScaleSpec", &F_APPS_V1BETA1_SCALE_SPEC, &W_APPS_V1BETA1_SCALE_SPEC);
 static F_APPS_V1BETA1_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_APPS_V1BETA1_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static APPS_V1BETA1_SCALE_STATUS: Message = Message::new("io.k8s.api.apps.v1beta1.ScaleStatus", &F_APPS_V1BETA1_SCALE_STATUS, &W_APPS_V1BETA1_SCALE_STATUS);
 static F_APPS_V1BETA1_STATEFUL_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA1_STATEFUL_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA1_STATEFUL_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA1_STATEFUL_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA1_STATEFUL_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA1_STATEFUL_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA1_STATEFUL_SET: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSet", &F_APPS_V1BETA1_STATEFUL_SET, &W_APPS_V1BETA1_STATEFUL_SET);
 static F_APPS_V1BETA1_STATEFUL_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1213,13 +1213,13 @@ static W_APPS_V1BETA1_STATEFUL_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field
 pub static APPS_V1BETA1_STATEFUL_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetCondition", &F_APPS_V1BETA1_STATEFUL_SET_CONDITION, &W_APPS_V1BETA1_STATEFUL_SET_CONDITION);
 static F_APPS_V1BETA1_STATEFUL_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_78), 0),
+    F::new("items", Type::list(&LIST_78), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA1_STATEFUL_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA1_STATEFUL_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetList", &F_APPS_V1BETA1_STATEFUL_SET_LIST, &W_APPS_V1BETA1_STATEFUL_SET_LIST);
 static F_APPS_V1BETA1_STATEFUL_SET_ORDINALS: [F; 1] = [
-    F::new("start", Type::Int32, 0)];
+    F::new("start", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA1_STATEFUL_SET_ORDINALS: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA1_STATEFUL_SET_ORDINALS: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetOrdinals", &F_APPS_V1BETA1_STATEFUL_SET_ORDINALS, &W_APPS_V1BETA1_STATEFUL_SET_ORDINALS);
 static F_APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY: [F; 2] = [
@@ -1232,24 +1232,24 @@ static F_APPS_V1BETA1_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("ordinals", Type::message(&APPS_V1BETA1_STATEFUL_SET_ORDINALS), 0),
     F::new("persistentVolumeClaimRetentionPolicy", Type::message(&APPS_V1BETA1_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY), 0),
     F::new("podManagementPolicy", Type::String, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("serviceName", Type::String, 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY), 0),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY), F::ALWAYS),
     F::new("volumeClaimTemplates", Type::list(&LIST_79), 0)];
 static W_APPS_V1BETA1_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W::field(3, 8), W::field(4, 10), W::field(5, 7), W::field(6, 3), W::field(7, 9), W::field(8, 5), W::field(9, 0), W::field(10, 2), W::field(11, 1)];
 pub static APPS_V1BETA1_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetSpec", &F_APPS_V1BETA1_STATEFUL_SET_SPEC, &W_APPS_V1BETA1_STATEFUL_SET_SPEC);
 static F_APPS_V1BETA1_STATEFUL_SET_STATUS: [F; 10] = [
-    F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("availableReplicas", Type::Int32, F::ALWAYS),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_80), 0),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("currentRevision", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::ALWAYS),
     F::new("updateRevision", Type::String, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA1_STATEFUL_SET_STATUS: [W; 10] = [W::field(1, 5), W::field(2, 7), W::field(3, 6), W::field(4, 3), W::field(5, 9), W::field(6, 4), W::field(7, 8), W::field(9, 1), W::field(10, 2), W::field(11, 0)];
@@ -1261,29 +1261,29 @@ static W_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY: [W; 2] = [W::field(1, 1), W:
 pub static APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta1.StatefulSetUpdateStrategy", &F_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY, &W_APPS_V1BETA1_STATEFUL_SET_UPDATE_STRATEGY);
 static F_APPS_V1BETA2_CONTROLLER_REVISION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Raw, 0),
+    F::new("data", Type::Raw, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("revision", Type::Int64, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("revision", Type::Int64, F::ALWAYS)];
 static W_APPS_V1BETA2_CONTROLLER_REVISION: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static APPS_V1BETA2_CONTROLLER_REVISION: Message = Message::new("io.k8s.api.apps.v1beta2.ControllerRevision", &F_APPS_V1BETA2_CONTROLLER_REVISION, &W_APPS_V1BETA2_CONTROLLER_REVISION);
 static F_APPS_V1BETA2_CONTROLLER_REVISION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_81), 0),
+    F::new("items", Type::list(&LIST_81), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_CONTROLLER_REVISION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_CONTROLLER_REVISION_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.ControllerRevisionList", &F_APPS_V1BETA2_CONTROLLER_REVISION_LIST, &W_APPS_V1BETA2_CONTROLLER_REVISION_LIST);
 static F_APPS_V1BETA2_DAEMON_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_DAEMON_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_DAEMON_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_DAEMON_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_DAEMON_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_DAEMON_SET: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSet", &F_APPS_V1BETA2_DAEMON_SET, &W_APPS_V1BETA2_DAEMON_SET);
 static F_APPS_V1BETA2_DAEMON_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1292,27 +1292,27 @@ static W_APPS_V1BETA2_DAEMON_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field(2
 pub static APPS_V1BETA2_DAEMON_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetCondition", &F_APPS_V1BETA2_DAEMON_SET_CONDITION, &W_APPS_V1BETA2_DAEMON_SET_CONDITION);
 static F_APPS_V1BETA2_DAEMON_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_82), 0),
+    F::new("items", Type::list(&LIST_82), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetList", &F_APPS_V1BETA2_DAEMON_SET_LIST, &W_APPS_V1BETA2_DAEMON_SET_LIST);
 static F_APPS_V1BETA2_DAEMON_SET_SPEC: [F; 5] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY), 0)];
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY), F::ALWAYS)];
 static W_APPS_V1BETA2_DAEMON_SET_SPEC: [W; 5] = [W::field(1, 2), W::field(2, 3), W::field(3, 4), W::field(4, 0), W::field(6, 1)];
 pub static APPS_V1BETA2_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.DaemonSetSpec", &F_APPS_V1BETA2_DAEMON_SET_SPEC, &W_APPS_V1BETA2_DAEMON_SET_SPEC);
 static F_APPS_V1BETA2_DAEMON_SET_STATUS: [F; 10] = [
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_83), 0),
-    F::new("currentNumberScheduled", Type::Int32, 0),
-    F::new("desiredNumberScheduled", Type::Int32, 0),
+    F::new("currentNumberScheduled", Type::Int32, F::ALWAYS),
+    F::new("desiredNumberScheduled", Type::Int32, F::ALWAYS),
     F::new("numberAvailable", Type::Int32, 0),
-    F::new("numberMisscheduled", Type::Int32, 0),
-    F::new("numberReady", Type::Int32, 0),
+    F::new("numberMisscheduled", Type::Int32, F::ALWAYS),
+    F::new("numberReady", Type::Int32, F::ALWAYS),
     F::new("numberUnavailable", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("updatedNumberScheduled", Type::Int32, 0)];
@@ -1326,14 +1326,14 @@ pub static APPS_V1BETA2_DAEMON_SET_UPDATE_STRATEGY: Message = Message::new("io.k
 static F_APPS_V1BETA2_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta2.Deployment", &F_APPS_V1BETA2_DEPLOYMENT, &W_APPS_V1BETA2_DEPLOYMENT);
 static F_APPS_V1BETA2_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1342,30 +1342,30 @@ static W_APPS_V1BETA2_DEPLOYMENT_CONDITION: [W; 6] = [W::field(1, 5), W::field(2
 pub static APPS_V1BETA2_DEPLOYMENT_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentCondition", &F_APPS_V1BETA2_DEPLOYMENT_CONDITION, &W_APPS_V1BETA2_DEPLOYMENT_CONDITION);
 static F_APPS_V1BETA2_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_84), 0),
+    F::new("items", Type::list(&LIST_84), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentList", &F_APPS_V1BETA2_DEPLOYMENT_LIST, &W_APPS_V1BETA2_DEPLOYMENT_LIST);
 static F_APPS_V1BETA2_DEPLOYMENT_SPEC: [F; 8] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&APPS_V1BETA2_DEPLOYMENT_STRATEGY), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&APPS_V1BETA2_DEPLOYMENT_STRATEGY), F::ALWAYS),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA2_DEPLOYMENT_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 5), W::field(3, 7), W::field(4, 6), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(9, 2)];
 pub static APPS_V1BETA2_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.DeploymentSpec", &F_APPS_V1BETA2_DEPLOYMENT_SPEC, &W_APPS_V1BETA2_DEPLOYMENT_SPEC);
 static F_APPS_V1BETA2_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_85), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA2_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -1378,13 +1378,13 @@ pub static APPS_V1BETA2_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8s.api.
 static F_APPS_V1BETA2_REPLICA_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_REPLICA_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_REPLICA_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_REPLICA_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_REPLICA_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_REPLICA_SET: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSet", &F_APPS_V1BETA2_REPLICA_SET, &W_APPS_V1BETA2_REPLICA_SET);
 static F_APPS_V1BETA2_REPLICA_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1393,16 +1393,16 @@ static W_APPS_V1BETA2_REPLICA_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field(
 pub static APPS_V1BETA2_REPLICA_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetCondition", &F_APPS_V1BETA2_REPLICA_SET_CONDITION, &W_APPS_V1BETA2_REPLICA_SET_CONDITION);
 static F_APPS_V1BETA2_REPLICA_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_86), 0),
+    F::new("items", Type::list(&LIST_86), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetList", &F_APPS_V1BETA2_REPLICA_SET_LIST, &W_APPS_V1BETA2_REPLICA_SET_LIST);
 static F_APPS_V1BETA2_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_APPS_V1BETA2_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static APPS_V1BETA2_REPLICA_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetSpec", &F_APPS_V1BETA2_REPLICA_SET_SPEC, &W_APPS_V1BETA2_REPLICA_SET_SPEC);
 static F_APPS_V1BETA2_REPLICA_SET_STATUS: [F; 7] = [
@@ -1411,8 +1411,8 @@ static F_APPS_V1BETA2_REPLICA_SET_STATUS: [F; 7] = [
     F::new("fullyLabeledReplicas", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0)];
+    F::new("replicas", Type::Int32, F::ALWAYS),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_REPLICA_SET_STATUS: [W; 7] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6)];
 pub static APPS_V1BETA2_REPLICA_SET_STATUS: Message = Message::new("io.k8s.api.apps.v1beta2.ReplicaSetStatus", &F_APPS_V1BETA2_REPLICA_SET_STATUS, &W_APPS_V1BETA2_REPLICA_SET_STATUS);
 static F_APPS_V1BETA2_ROLLING_UPDATE_DAEMON_SET: [F; 2] = [
@@ -1427,15 +1427,15 @@ static W_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT: [W; 2] = [W::field(1, 1), W::fi
 pub static APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new("io.k8s.api.apps.v1beta2.RollingUpdateDeployment", &F_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT, &W_APPS_V1BETA2_ROLLING_UPDATE_DEPLOYMENT);
 static F_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [F; 2] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
-    F::new("partition", Type::Int32, 0)];
+    F::new("partition", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY: Message = Message::new("io.k8s.api.apps.v1beta2.RollingUpdateStatefulSetStrategy", &F_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY, &W_APPS_V1BETA2_ROLLING_UPDATE_STATEFUL_SET_STRATEGY);
 static F_APPS_V1BETA2_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_SCALE_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_SCALE_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_SCALE: Message = Message::new("io.k8s.api.apps.v1beta2.Scale", &F_APPS_V1BETA2_SCALE, &W_APPS_V1BETA2_SCALE);
 static F_APPS_V1BETA2_SCALE_SPEC: [F; 1] = [
@@ -1443,21 +1443,21 @@ static F_APPS_V1BETA2_SCALE_SPEC: [F; 1] = [
 static W_APPS_V1BETA2_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA2_SCALE_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.ScaleSpec", &F_APPS_V1BETA2_SCALE_SPEC, &W_APPS_V1BETA2_SCALE_SPEC);
 static F_APPS_V1BETA2_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_APPS_V1BETA2_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static APPS_V1BETA2_SCALE_STATUS: Message = Message::new("io.k8s.api.apps.v1beta2.ScaleStatus", &F_APPS_V1BETA2_SCALE_STATUS, &W_APPS_V1BETA2_SCALE_STATUS);
 static F_APPS_V1BETA2_STATEFUL_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APPS_V1BETA2_STATEFUL_SET_SPEC), 0),
-    F::new("status", Type::message(&APPS_V1BETA2_STATEFUL_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APPS_V1BETA2_STATEFUL_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APPS_V1BETA2_STATEFUL_SET_STATUS), F::ALWAYS)];
 static W_APPS_V1BETA2_STATEFUL_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APPS_V1BETA2_STATEFUL_SET: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSet", &F_APPS_V1BETA2_STATEFUL_SET, &W_APPS_V1BETA2_STATEFUL_SET);
 static F_APPS_V1BETA2_STATEFUL_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -1466,13 +1466,13 @@ static W_APPS_V1BETA2_STATEFUL_SET_CONDITION: [W; 5] = [W::field(1, 4), W::field
 pub static APPS_V1BETA2_STATEFUL_SET_CONDITION: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetCondition", &F_APPS_V1BETA2_STATEFUL_SET_CONDITION, &W_APPS_V1BETA2_STATEFUL_SET_CONDITION);
 static F_APPS_V1BETA2_STATEFUL_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_88), 0),
+    F::new("items", Type::list(&LIST_88), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APPS_V1BETA2_STATEFUL_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APPS_V1BETA2_STATEFUL_SET_LIST: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetList", &F_APPS_V1BETA2_STATEFUL_SET_LIST, &W_APPS_V1BETA2_STATEFUL_SET_LIST);
 static F_APPS_V1BETA2_STATEFUL_SET_ORDINALS: [F; 1] = [
-    F::new("start", Type::Int32, 0)];
+    F::new("start", Type::Int32, F::POINTER)];
 static W_APPS_V1BETA2_STATEFUL_SET_ORDINALS: [W; 1] = [W::field(1, 0)];
 pub static APPS_V1BETA2_STATEFUL_SET_ORDINALS: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetOrdinals", &F_APPS_V1BETA2_STATEFUL_SET_ORDINALS, &W_APPS_V1BETA2_STATEFUL_SET_ORDINALS);
 static F_APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY: [F; 2] = [
@@ -1485,24 +1485,24 @@ static F_APPS_V1BETA2_STATEFUL_SET_SPEC: [F; 11] = [
     F::new("ordinals", Type::message(&APPS_V1BETA2_STATEFUL_SET_ORDINALS), 0),
     F::new("persistentVolumeClaimRetentionPolicy", Type::message(&APPS_V1BETA2_STATEFUL_SET_PERSISTENT_VOLUME_CLAIM_RETENTION_POLICY), 0),
     F::new("podManagementPolicy", Type::String, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("serviceName", Type::String, 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
-    F::new("updateStrategy", Type::message(&APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY), 0),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("updateStrategy", Type::message(&APPS_V1BETA2_STATEFUL_SET_UPDATE_STRATEGY), F::ALWAYS),
     F::new("volumeClaimTemplates", Type::list(&LIST_79), 0)];
 static W_APPS_V1BETA2_STATEFUL_SET_SPEC: [W; 11] = [W::field(1, 4), W::field(2, 6), W::field(3, 8), W::field(4, 10), W::field(5, 7), W::field(6, 3), W::field(7, 9), W::field(8, 5), W::field(9, 0), W::field(10, 2), W::field(11, 1)];
 pub static APPS_V1BETA2_STATEFUL_SET_SPEC: Message = Message::new("io.k8s.api.apps.v1beta2.StatefulSetSpec", &F_APPS_V1BETA2_STATEFUL_SET_SPEC, &W_APPS_V1BETA2_STATEFUL_SET_SPEC);
 static F_APPS_V1BETA2_STATEFUL_SET_STATUS: [F; 10] = [
-    F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("availableReplicas", Type::Int32, F::ALWAYS),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_89), 0),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("currentRevision", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
+    F::new("replicas", Type::Int32, F::ALWAYS),
     F::new("updateRevision", Type::String, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_APPS_V1BETA2_STATEFUL_SET_STATUS: [W; 10] = [W::field(1, 5), W::field(2, 7), W::field(3, 6), W::field(4, 3), W::field(5, 9), W::field(6, 4), W::field(7, 8), W::field(9, 1), W::field(10, 2), W::field(11, 0)];
@@ -1522,40 +1522,40 @@ pub static AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE: Message = Message::new("io.
 static F_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static AUTHENTICATION_V1_SELF_SUBJECT_REVIEW: Message = Message::new("io.k8s.api.authentication.v1.SelfSubjectReview", &F_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW, &W_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW);
 static F_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS: [F; 1] = [
-    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS: [W; 1] = [W::field(1, 0)];
 pub static AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1.SelfSubjectReviewStatus", &F_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS, &W_AUTHENTICATION_V1_SELF_SUBJECT_REVIEW_STATUS);
 static F_AUTHENTICATION_V1_TOKEN_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHENTICATION_V1_TOKEN_REQUEST_SPEC), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1_TOKEN_REQUEST_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHENTICATION_V1_TOKEN_REQUEST_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1_TOKEN_REQUEST_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1_TOKEN_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHENTICATION_V1_TOKEN_REQUEST: Message = Message::new("io.k8s.api.authentication.v1.TokenRequest", &F_AUTHENTICATION_V1_TOKEN_REQUEST, &W_AUTHENTICATION_V1_TOKEN_REQUEST);
 static F_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: [F; 4] = [
     F::new("attestations", Type::map(&MAP_1), 0),
     F::new("audiences", Type::list(&LIST_7), 0),
-    F::new("boundObjectRef", Type::message(&AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE), 0),
-    F::new("expirationSeconds", Type::Int64, F::POINTER)];
+    F::new("boundObjectRef", Type::message(&AUTHENTICATION_V1_BOUND_OBJECT_REFERENCE), F::ALWAYS | F::POINTER),
+    F::new("expirationSeconds", Type::Int64, F::ALWAYS | F::POINTER)];
 static W_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: [W; 4] = [W::field(1, 1), W::field(3, 2), W::field(4, 3), W::field(5, 0)];
 pub static AUTHENTICATION_V1_TOKEN_REQUEST_SPEC: Message = Message::new("io.k8s.api.authentication.v1.TokenRequestSpec", &F_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC, &W_AUTHENTICATION_V1_TOKEN_REQUEST_SPEC);
 static F_AUTHENTICATION_V1_TOKEN_REQUEST_STATUS: [F; 2] = [
-    F::new("expirationTimestamp", Type::Time, 0),
+    F::new("expirationTimestamp", Type::Time, F::ALWAYS),
     F::new("token", Type::String, 0)];
 static W_AUTHENTICATION_V1_TOKEN_REQUEST_STATUS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTHENTICATION_V1_TOKEN_REQUEST_STATUS: Message = Message::new("io.k8s.api.authentication.v1.TokenRequestStatus", &F_AUTHENTICATION_V1_TOKEN_REQUEST_STATUS, &W_AUTHENTICATION_V1_TOKEN_REQUEST_STATUS);
 static F_AUTHENTICATION_V1_TOKEN_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTHENTICATION_V1_TOKEN_REVIEW_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTHENTICATION_V1_TOKEN_REVIEW_STATUS), 0)];
+    F::new("status", Type::message(&AUTHENTICATION_V1_TOKEN_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1_TOKEN_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHENTICATION_V1_TOKEN_REVIEW: Message = Message::new("io.k8s.api.authentication.v1.TokenReview", &F_AUTHENTICATION_V1_TOKEN_REVIEW, &W_AUTHENTICATION_V1_TOKEN_REVIEW);
 static F_AUTHENTICATION_V1_TOKEN_REVIEW_SPEC: [F; 2] = [
@@ -1567,7 +1567,7 @@ static F_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: [F; 4] = [
     F::new("audiences", Type::list(&LIST_7), 0),
     F::new("authenticated", Type::Bool, 0),
     F::new("error", Type::String, 0),
-    F::new("user", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("user", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static AUTHENTICATION_V1_TOKEN_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1.TokenReviewStatus", &F_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS, &W_AUTHENTICATION_V1_TOKEN_REVIEW_STATUS);
 static F_AUTHENTICATION_V1_USER_INFO: [F; 4] = [
@@ -1580,43 +1580,43 @@ pub static AUTHENTICATION_V1_USER_INFO: Message = Message::new("io.k8s.api.authe
 static F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW: Message = Message::new("io.k8s.api.authentication.v1alpha1.SelfSubjectReview", &F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW, &W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW);
 static F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: [F; 1] = [
-    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: [W; 1] = [W::field(1, 0)];
 pub static AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1alpha1.SelfSubjectReviewStatus", &F_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS, &W_AUTHENTICATION_V1ALPHA1_SELF_SUBJECT_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW: Message = Message::new("io.k8s.api.authentication.v1beta1.SelfSubjectReview", &F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW, &W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW);
 static F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: [F; 1] = [
-    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), 0)];
+    F::new("userInfo", Type::message(&AUTHENTICATION_V1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: [W; 1] = [W::field(1, 0)];
 pub static AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1beta1.SelfSubjectReviewStatus", &F_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS, &W_AUTHENTICATION_V1BETA1_SELF_SUBJECT_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReview", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: [F; 2] = [
     F::new("audiences", Type::list(&LIST_0), 0),
-    F::new("token", Type::String, 0)];
+    F::new("token", Type::String, F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReviewSpec", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_SPEC);
 static F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [F; 4] = [
     F::new("audiences", Type::list(&LIST_0), 0),
     F::new("authenticated", Type::Bool, 0),
     F::new("error", Type::String, 0),
-    F::new("user", Type::message(&AUTHENTICATION_V1BETA1_USER_INFO), 0)];
+    F::new("user", Type::message(&AUTHENTICATION_V1BETA1_USER_INFO), F::ALWAYS)];
 static W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS: Message = Message::new("io.k8s.api.authentication.v1beta1.TokenReviewStatus", &F_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS, &W_AUTHENTICATION_V1BETA1_TOKEN_REVIEW_STATUS);
 static F_AUTHENTICATION_V1BETA1_USER_INFO: [F; 4] = [
@@ -1639,9 +1639,9 @@ pub static AUTHORIZATION_V1_LABEL_SELECTOR_ATTRIBUTES: Message = Message::new("i
 static F_AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1.LocalSubjectAccessReview", &F_AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1_LOCAL_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1_NON_RESOURCE_ATTRIBUTES: [F; 2] = [
@@ -1676,9 +1676,9 @@ pub static AUTHORIZATION_V1_RESOURCE_RULE: Message = Message::new("io.k8s.api.au
 static F_AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1.SelfSubjectAccessReview", &F_AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: [F; 2] = [
@@ -1689,9 +1689,9 @@ pub static AUTHORIZATION_V1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: Message = Message::
 static F_AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS), 0)];
+    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW: Message = Message::new("io.k8s.api.authorization.v1.SelfSubjectRulesReview", &F_AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW, &W_AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW);
 static F_AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW_SPEC: [F; 1] = [
@@ -1701,9 +1701,9 @@ pub static AUTHORIZATION_V1_SELF_SUBJECT_RULES_REVIEW_SPEC: Message = Message::n
 static F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("status", Type::message(&AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1.SubjectAccessReview", &F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
@@ -1732,9 +1732,9 @@ pub static AUTHORIZATION_V1_SUBJECT_RULES_REVIEW_STATUS: Message = Message::new(
 static F_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.LocalSubjectAccessReview", &F_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_LOCAL_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: [F; 2] = [
@@ -1744,7 +1744,7 @@ static W_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: [W; 2] = [W::field(1, 0)
 pub static AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES: Message = Message::new("io.k8s.api.authorization.v1beta1.NonResourceAttributes", &F_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES, &W_AUTHORIZATION_V1BETA1_NON_RESOURCE_ATTRIBUTES);
 static F_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: [F; 2] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE: Message = Message::new("io.k8s.api.authorization.v1beta1.NonResourceRule", &F_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE, &W_AUTHORIZATION_V1BETA1_NON_RESOURCE_RULE);
 static F_AUTHORIZATION_V1BETA1_RESOURCE_ATTRIBUTES: [F; 9] = [
@@ -1763,15 +1763,15 @@ static F_AUTHORIZATION_V1BETA1_RESOURCE_RULE: [F; 4] = [
     F::new("apiGroups", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_RESOURCE_RULE: [W; 4] = [W::field(1, 3), W::field(2, 0), W::field(3, 2), W::field(4, 1)];
 pub static AUTHORIZATION_V1BETA1_RESOURCE_RULE: Message = Message::new("io.k8s.api.authorization.v1beta1.ResourceRule", &F_AUTHORIZATION_V1BETA1_RESOURCE_RULE, &W_AUTHORIZATION_V1BETA1_RESOURCE_RULE);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SelfSubjectAccessReview", &F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: [F; 2] = [
@@ -1782,9 +1782,9 @@ pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_ACCESS_REVIEW_SPEC: Message = Mess
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SelfSubjectRulesReview", &F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW, &W_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC: [F; 1] = [
@@ -1794,9 +1794,9 @@ pub static AUTHORIZATION_V1BETA1_SELF_SUBJECT_RULES_REVIEW_SPEC: Message = Messa
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReview", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
@@ -1809,7 +1809,7 @@ static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [F; 6] = [
 static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: [W; 6] = [W::field(1, 3), W::field(2, 2), W::field(3, 5), W::field(4, 1), W::field(5, 0), W::field(6, 4)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReviewSpec", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_SPEC);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: [F; 4] = [
-    F::new("allowed", Type::Bool, 0),
+    F::new("allowed", Type::Bool, F::ALWAYS),
     F::new("denied", Type::Bool, 0),
     F::new("evaluationError", Type::String, 0),
     F::new("reason", Type::String, 0)];
@@ -1817,23 +1817,23 @@ static W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: [W; 4] = [W::field(
 pub static AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectAccessReviewStatus", &F_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS, &W_AUTHORIZATION_V1BETA1_SUBJECT_ACCESS_REVIEW_STATUS);
 static F_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: [F; 4] = [
     F::new("evaluationError", Type::String, 0),
-    F::new("incomplete", Type::Bool, 0),
-    F::new("nonResourceRules", Type::list(&LIST_96), 0),
-    F::new("resourceRules", Type::list(&LIST_95), 0)];
+    F::new("incomplete", Type::Bool, F::ALWAYS),
+    F::new("nonResourceRules", Type::list(&LIST_96), F::ALWAYS),
+    F::new("resourceRules", Type::list(&LIST_95), F::ALWAYS)];
 static W_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 1), W::field(4, 0)];
 pub static AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS: Message = Message::new("io.k8s.api.authorization.v1beta1.SubjectRulesReviewStatus", &F_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS, &W_AUTHORIZATION_V1BETA1_SUBJECT_RULES_REVIEW_STATUS);
 static F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: [F; 4] = [
-    F::new("container", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("targetAverageUtilization", Type::Int32, 0),
+    F::new("container", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("targetAverageUtilization", Type::Int32, F::POINTER),
     F::new("targetAverageValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(5, 0)];
 pub static AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ContainerResourceMetricSource", &F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE, &W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_SOURCE);
 static F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: [F; 4] = [
-    F::new("container", Type::String, 0),
-    F::new("currentAverageUtilization", Type::Int32, 0),
+    F::new("container", Type::String, F::ALWAYS),
+    F::new("currentAverageUtilization", Type::Int32, F::POINTER),
     F::new("currentAverageValue", Type::Quantity, 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 1), W::field(3, 2), W::field(4, 0)];
 pub static AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.ContainerResourceMetricStatus", &F_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS, &W_AUTOSCALING_V1_CONTAINER_RESOURCE_METRIC_STATUS);
 static F_AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE: [F; 3] = [
@@ -1859,25 +1859,25 @@ pub static AUTOSCALING_V1_EXTERNAL_METRIC_STATUS: Message = Message::new("io.k8s
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS), 0)];
+    F::new("status", Type::message(&AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_STATUS), F::ALWAYS)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
-    F::new("observedGeneration", Type::Int64, 0),
+    F::new("observedGeneration", Type::Int64, F::POINTER),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 3), W::field(5, 1), W::field(6, 2)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerCondition", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_CONDITION);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_97), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST: Message = Message::new("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerList", &F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST, &W_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_LIST);
 static F_AUTOSCALING_V1_HORIZONTAL_POD_AUTOSCALER_SPEC: [F; 4] = [
@@ -1901,7 +1901,7 @@ static F_AUTOSCALING_V1_METRIC_SPEC: [F; 6] = [
     F::new("object", Type::message(&AUTOSCALING_V1_OBJECT_METRIC_SOURCE), 0),
     F::new("pods", Type::message(&AUTOSCALING_V1_PODS_METRIC_SOURCE), 0),
     F::new("resource", Type::message(&AUTOSCALING_V1_RESOURCE_METRIC_SOURCE), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_METRIC_SPEC: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 1), W::field(7, 0)];
 pub static AUTOSCALING_V1_METRIC_SPEC: Message = Message::new("io.k8s.api.autoscaling.v1.MetricSpec", &F_AUTOSCALING_V1_METRIC_SPEC, &W_AUTOSCALING_V1_METRIC_SPEC);
 static F_AUTOSCALING_V1_METRIC_STATUS: [F; 6] = [
@@ -1910,14 +1910,14 @@ static F_AUTOSCALING_V1_METRIC_STATUS: [F; 6] = [
     F::new("object", Type::message(&AUTOSCALING_V1_OBJECT_METRIC_STATUS), 0),
     F::new("pods", Type::message(&AUTOSCALING_V1_PODS_METRIC_STATUS), 0),
     F::new("resource", Type::message(&AUTOSCALING_V1_RESOURCE_METRIC_STATUS), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_METRIC_STATUS: [W; 6] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 1), W::field(7, 0)];
 pub static AUTOSCALING_V1_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.MetricStatus", &F_AUTOSCALING_V1_METRIC_STATUS, &W_AUTOSCALING_V1_METRIC_STATUS);
 static F_AUTOSCALING_V1_OBJECT_METRIC_SOURCE: [F; 5] = [
     F::new("averageValue", Type::Quantity, 0),
     F::new("metricName", Type::String, 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("target", Type::message(&AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE), 0),
+    F::new("target", Type::message(&AUTOSCALING_V1_CROSS_VERSION_OBJECT_REFERENCE), F::ALWAYS),
     F::new("targetValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_OBJECT_METRIC_SOURCE: [W; 5] = [W::field(1, 3), W::field(2, 1), W::field(3, 4), W::field(4, 2), W::field(5, 0)];
 pub static AUTOSCALING_V1_OBJECT_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ObjectMetricSource", &F_AUTOSCALING_V1_OBJECT_METRIC_SOURCE, &W_AUTOSCALING_V1_OBJECT_METRIC_SOURCE);
@@ -1942,23 +1942,23 @@ static F_AUTOSCALING_V1_PODS_METRIC_STATUS: [F; 3] = [
 static W_AUTOSCALING_V1_PODS_METRIC_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static AUTOSCALING_V1_PODS_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.PodsMetricStatus", &F_AUTOSCALING_V1_PODS_METRIC_STATUS, &W_AUTOSCALING_V1_PODS_METRIC_STATUS);
 static F_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: [F; 3] = [
-    F::new("name", Type::String, 0),
-    F::new("targetAverageUtilization", Type::Int32, 0),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("targetAverageUtilization", Type::Int32, F::POINTER),
     F::new("targetAverageValue", Type::Quantity, 0)];
 static W_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static AUTOSCALING_V1_RESOURCE_METRIC_SOURCE: Message = Message::new("io.k8s.api.autoscaling.v1.ResourceMetricSource", &F_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE, &W_AUTOSCALING_V1_RESOURCE_METRIC_SOURCE);
 static F_AUTOSCALING_V1_RESOURCE_METRIC_STATUS: [F; 3] = [
-    F::new("currentAverageUtilization", Type::Int32, 0),
+    F::new("currentAverageUtilization", Type::Int32, F::POINTER),
     F::new("currentAverageValue", Type::Quantity, 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_AUTOSCALING_V1_RESOURCE_METRIC_STATUS: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static AUTOSCALING_V1_RESOURCE_METRIC_STATUS: Message = Message::new("io.k8s.api.autoscaling.v1.ResourceMetricStatus", &F_AUTOSCALING_V1_RESOURCE_METRIC_STATUS, &W_AUTOSCALING_V1_RESOURCE_METRIC_STATUS);
 static F_AUTOSCALING_V1_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&AUTOSCALING_V1_SCALE_SPEC), 0),
-    F::new("status", Type::message(&AUTOSCALING_V1_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&AUTOSCALING_V1_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&AUTOSCALING_V1_SCALE_STATUS), F::ALWAYS)];
 static W_AUTOSCALING_V1_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTOSCALING_V1_SCALE: Message = Message::new("io.k8s.api.autoscaling.v1.Scale", &F_AUTOSCALING_V1_SCALE, &W_AUTOSCALING_V1_SCALE);
 static F_AUTOSCALING_V1_SCALE_SPEC: [F; 1] = [
@@ -2014,9 +2014,9 @@ pub static AUTOSCALING_V2_HPA_SCALING_RULES: Message = Message::new("io.k8s.api.
 static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS), 0)];
+    F::new("status", Type::message(&AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS), F::ALWAYS)];
 static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER);
 static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR: [F; 2] = [
@@ -2025,9 +2025,9 @@ static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR: [F; 2] = [
 static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_BEHAVIOR);
 static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
-    F::new("observedGeneration", Type::Int64, 0),
+    F::new("observedGeneration", Type::Int64, F::POINTER),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS)];
@@ -2037,7 +2037,7 @@ static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_99), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerList", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_LIST);
 static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: [F; 5] = [
@@ -2050,7 +2050,7 @@ static W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: [W; 5] = [W::field(1, 4)
 pub static AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC: Message = Message::new("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec", &F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC, &W_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_SPEC);
 static F_AUTOSCALING_V2_HORIZONTAL_POD_AUTOSCALER_STATUS: [F; 6] = [
     F::new("conditions", Type::list(&LIST_101), F::MERGE),
-    F::new("currentMetrics", Type::list(&LIST_102), 0),
+    F::new("currentMetrics", Type::list(&LIST_102), F::ALWAYS),
     F::new("currentReplicas", Type::Int32, 0),
     F::new("desiredReplicas", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("lastScaleTime", Type::Time, 0),
@@ -2128,16 +2128,16 @@ pub static AUTOSCALING_V2_RESOURCE_METRIC_STATUS: Message = Message::new("io.k8s
 static F_BATCH_V1_CRON_JOB: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&BATCH_V1_CRON_JOB_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&BATCH_V1_CRON_JOB_STATUS), 0)];
+    F::new("status", Type::message(&BATCH_V1_CRON_JOB_STATUS), F::ALWAYS)];
 static W_BATCH_V1_CRON_JOB: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static BATCH_V1_CRON_JOB: Message = Message::new("io.k8s.api.batch.v1.CronJob", &F_BATCH_V1_CRON_JOB, &W_BATCH_V1_CRON_JOB);
 static F_BATCH_V1_CRON_JOB_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_103), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_BATCH_V1_CRON_JOB_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static BATCH_V1_CRON_JOB_LIST: Message = Message::new("io.k8s.api.batch.v1.CronJobList", &F_BATCH_V1_CRON_JOB_LIST, &W_BATCH_V1_CRON_JOB_LIST);
 static F_BATCH_V1_CRON_JOB_SPEC: [F; 8] = [
@@ -2160,14 +2160,14 @@ pub static BATCH_V1_CRON_JOB_STATUS: Message = Message::new("io.k8s.api.batch.v1
 static F_BATCH_V1_JOB: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), 0),
-    F::new("status", Type::message(&BATCH_V1_JOB_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&BATCH_V1_JOB_STATUS), F::ALWAYS)];
 static W_BATCH_V1_JOB: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static BATCH_V1_JOB: Message = Message::new("io.k8s.api.batch.v1.Job", &F_BATCH_V1_JOB, &W_BATCH_V1_JOB);
 static F_BATCH_V1_JOB_CONDITION: [F; 6] = [
-    F::new("lastProbeTime", Type::Time, 0),
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastProbeTime", Type::Time, F::ALWAYS),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -2178,7 +2178,7 @@ static F_BATCH_V1_JOB_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_105), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_BATCH_V1_JOB_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static BATCH_V1_JOB_LIST: Message = Message::new("io.k8s.api.batch.v1.JobList", &F_BATCH_V1_JOB_LIST, &W_BATCH_V1_JOB_LIST);
 static F_BATCH_V1_JOB_SCHEDULING_CONFIGURATION: [F; 4] = [
@@ -2223,8 +2223,8 @@ static F_BATCH_V1_JOB_STATUS: [F; 11] = [
 static W_BATCH_V1_JOB_STATUS: [W; 11] = [W::field(1, 3), W::field(2, 7), W::field(3, 2), W::field(4, 0), W::field(5, 8), W::field(6, 4), W::field(7, 1), W::field(8, 10), W::field(9, 6), W::field(10, 5), W::field(11, 9)];
 pub static BATCH_V1_JOB_STATUS: Message = Message::new("io.k8s.api.batch.v1.JobStatus", &F_BATCH_V1_JOB_STATUS, &W_BATCH_V1_JOB_STATUS);
 static F_BATCH_V1_JOB_TEMPLATE_SPEC: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), F::ALWAYS)];
 static W_BATCH_V1_JOB_TEMPLATE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static BATCH_V1_JOB_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.batch.v1.JobTemplateSpec", &F_BATCH_V1_JOB_TEMPLATE_SPEC, &W_BATCH_V1_JOB_TEMPLATE_SPEC);
 static F_BATCH_V1_POD_FAILURE_POLICY: [F; 1] = [
@@ -2253,8 +2253,8 @@ static F_BATCH_V1_SUCCESS_POLICY: [F; 1] = [
 static W_BATCH_V1_SUCCESS_POLICY: [W; 1] = [W::field(1, 0)];
 pub static BATCH_V1_SUCCESS_POLICY: Message = Message::new("io.k8s.api.batch.v1.SuccessPolicy", &F_BATCH_V1_SUCCESS_POLICY, &W_BATCH_V1_SUCCESS_POLICY);
 static F_BATCH_V1_SUCCESS_POLICY_RULE: [F; 2] = [
-    F::new("succeededCount", Type::Int32, 0),
-    F::new("succeededIndexes", Type::String, 0)];
+    F::new("succeededCount", Type::Int32, F::POINTER),
+    F::new("succeededIndexes", Type::String, F::POINTER)];
 static W_BATCH_V1_SUCCESS_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static BATCH_V1_SUCCESS_POLICY_RULE: Message = Message::new("io.k8s.api.batch.v1.SuccessPolicyRule", &F_BATCH_V1_SUCCESS_POLICY_RULE, &W_BATCH_V1_SUCCESS_POLICY_RULE);
 static F_BATCH_V1_UNCOUNTED_TERMINATED_PODS: [F; 2] = [
@@ -2265,27 +2265,27 @@ pub static BATCH_V1_UNCOUNTED_TERMINATED_PODS: Message = Message::new("io.k8s.ap
 static F_BATCH_V1BETA1_CRON_JOB: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1BETA1_CRON_JOB_SPEC), 0),
-    F::new("status", Type::message(&BATCH_V1BETA1_CRON_JOB_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1BETA1_CRON_JOB_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&BATCH_V1BETA1_CRON_JOB_STATUS), F::ALWAYS)];
 static W_BATCH_V1BETA1_CRON_JOB: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static BATCH_V1BETA1_CRON_JOB: Message = Message::new("io.k8s.api.batch.v1beta1.CronJob", &F_BATCH_V1BETA1_CRON_JOB, &W_BATCH_V1BETA1_CRON_JOB);
 static F_BATCH_V1BETA1_CRON_JOB_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_112), 0),
+    F::new("items", Type::list(&LIST_112), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_BATCH_V1BETA1_CRON_JOB_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static BATCH_V1BETA1_CRON_JOB_LIST: Message = Message::new("io.k8s.api.batch.v1beta1.CronJobList", &F_BATCH_V1BETA1_CRON_JOB_LIST, &W_BATCH_V1BETA1_CRON_JOB_LIST);
 static F_BATCH_V1BETA1_CRON_JOB_SPEC: [F; 8] = [
     F::new("concurrencyPolicy", Type::String, 0),
-    F::new("failedJobsHistoryLimit", Type::Int32, 0),
-    F::new("jobTemplate", Type::message(&BATCH_V1BETA1_JOB_TEMPLATE_SPEC), 0),
-    F::new("schedule", Type::String, 0),
-    F::new("startingDeadlineSeconds", Type::Int64, 0),
-    F::new("successfulJobsHistoryLimit", Type::Int32, 0),
-    F::new("suspend", Type::Bool, 0),
-    F::new("timeZone", Type::String, 0)];
+    F::new("failedJobsHistoryLimit", Type::Int32, F::POINTER),
+    F::new("jobTemplate", Type::message(&BATCH_V1BETA1_JOB_TEMPLATE_SPEC), F::ALWAYS),
+    F::new("schedule", Type::String, F::ALWAYS),
+    F::new("startingDeadlineSeconds", Type::Int64, F::POINTER),
+    F::new("successfulJobsHistoryLimit", Type::Int32, F::POINTER),
+    F::new("suspend", Type::Bool, F::POINTER),
+    F::new("timeZone", Type::String, F::POINTER)];
 static W_BATCH_V1BETA1_CRON_JOB_SPEC: [W; 8] = [W::field(1, 3), W::field(2, 4), W::field(3, 0), W::field(4, 6), W::field(5, 2), W::field(6, 5), W::field(7, 1), W::field(8, 7)];
 pub static BATCH_V1BETA1_CRON_JOB_SPEC: Message = Message::new("io.k8s.api.batch.v1beta1.CronJobSpec", &F_BATCH_V1BETA1_CRON_JOB_SPEC, &W_BATCH_V1BETA1_CRON_JOB_SPEC);
 static F_BATCH_V1BETA1_CRON_JOB_STATUS: [F; 3] = [
@@ -2297,21 +2297,21 @@ pub static BATCH_V1BETA1_CRON_JOB_STATUS: Message = Message::new("io.k8s.api.bat
 static F_BATCH_V1BETA1_JOB_TEMPLATE_SPEC: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&BATCH_V1_JOB_SPEC), F::ALWAYS)];
 static W_BATCH_V1BETA1_JOB_TEMPLATE_SPEC: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static BATCH_V1BETA1_JOB_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.batch.v1beta1.JobTemplateSpec", &F_BATCH_V1BETA1_JOB_TEMPLATE_SPEC, &W_BATCH_V1BETA1_JOB_TEMPLATE_SPEC);
 static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_STATUS), 0)];
+    F::new("status", Type::message(&CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_STATUS), F::ALWAYS)];
 static W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST: Message = Message::new("io.k8s.api.certificates.v1.CertificateSigningRequest", &F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST, &W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST);
 static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -2322,7 +2322,7 @@ static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_114), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1.CertificateSigningRequestList", &F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST, &W_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_LIST);
 static F_CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_SPEC: [F; 8] = [
@@ -2344,7 +2344,7 @@ pub static CERTIFICATES_V1_CERTIFICATE_SIGNING_REQUEST_STATUS: Message = Message
 static F_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE: Message = Message::new("io.k8s.api.certificates.v1.ClusterTrustBundle", &F_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE, &W_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE);
@@ -2352,7 +2352,7 @@ static F_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_116), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST: Message = Message::new("io.k8s.api.certificates.v1.ClusterTrustBundleList", &F_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST, &W_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_LIST);
 static F_CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_SPEC: [F; 2] = [
@@ -2363,20 +2363,20 @@ pub static CERTIFICATES_V1_CLUSTER_TRUST_BUNDLE_SPEC: Message = Message::new("io
 static F_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS), 0)];
+    F::new("status", Type::message(&CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS), F::ALWAYS)];
 static W_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CERTIFICATES_V1_POD_CERTIFICATE_REQUEST: Message = Message::new("io.k8s.api.certificates.v1.PodCertificateRequest", &F_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST, &W_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST);
 static F_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_117), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1.PodCertificateRequestList", &F_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST, &W_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_LIST);
 static F_CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_SPEC: [F; 10] = [
-    F::new("maxExpirationSeconds", Type::Int32, 0),
+    F::new("maxExpirationSeconds", Type::Int32, F::POINTER),
     F::new("nodeName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("nodeUID", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("podName", Type::String, F::REQUIRED | F::ALWAYS),
@@ -2399,52 +2399,52 @@ pub static CERTIFICATES_V1_POD_CERTIFICATE_REQUEST_STATUS: Message = Message::ne
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC), F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundle", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE);
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_119), 0),
+    F::new("items", Type::list(&LIST_119), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleList", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_LIST);
 static F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: [F; 2] = [
     F::new("signerName", Type::String, 0),
-    F::new("trustBundle", Type::String, 0)];
+    F::new("trustBundle", Type::String, F::ALWAYS)];
 static W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC: Message = Message::new("io.k8s.api.certificates.v1alpha1.ClusterTrustBundleSpec", &F_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC, &W_CERTIFICATES_V1ALPHA1_CLUSTER_TRUST_BUNDLE_SPEC);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC), 0),
-    F::new("status", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequest", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 3), W::field(3, 2), W::field(4, 1), W::field(5, 0), W::field(6, 4)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequestCondition", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_CONDITION);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_120), 0),
+    F::new("items", Type::list(&LIST_120), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1beta1.CertificateSigningRequestList", &F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST, &W_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_LIST);
 static F_CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_SPEC: [F; 8] = [
-    F::new("expirationSeconds", Type::Int32, 0),
+    F::new("expirationSeconds", Type::Int32, F::POINTER),
     F::new("extra", Type::map(&MAP_1), 0),
     F::new("groups", Type::list(&LIST_0), 0),
-    F::new("request", Type::Bytes, 0),
-    F::new("signerName", Type::String, 0),
+    F::new("request", Type::Bytes, F::ALWAYS),
+    F::new("signerName", Type::String, F::ALWAYS),
     F::new("uid", Type::String, 0),
     F::new("usages", Type::list(&LIST_0), 0),
     F::new("username", Type::String, 0)];
@@ -2458,7 +2458,7 @@ pub static CERTIFICATES_V1BETA1_CERTIFICATE_SIGNING_REQUEST_STATUS: Message = Me
 static F_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE: Message = Message::new("io.k8s.api.certificates.v1beta1.ClusterTrustBundle", &F_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE, &W_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE);
@@ -2466,7 +2466,7 @@ static F_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_122), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST: Message = Message::new("io.k8s.api.certificates.v1beta1.ClusterTrustBundleList", &F_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST, &W_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_LIST);
 static F_CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_SPEC: [F; 2] = [
@@ -2477,20 +2477,20 @@ pub static CERTIFICATES_V1BETA1_CLUSTER_TRUST_BUNDLE_SPEC: Message = Message::ne
 static F_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_STATUS), 0)];
+    F::new("status", Type::message(&CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_STATUS), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST: Message = Message::new("io.k8s.api.certificates.v1beta1.PodCertificateRequest", &F_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST, &W_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST);
 static F_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_123), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST: Message = Message::new("io.k8s.api.certificates.v1beta1.PodCertificateRequestList", &F_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST, &W_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_LIST);
 static F_CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_SPEC: [F; 12] = [
-    F::new("maxExpirationSeconds", Type::Int32, 0),
+    F::new("maxExpirationSeconds", Type::Int32, F::POINTER),
     F::new("nodeName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("nodeUID", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pkixPublicKey", Type::Bytes, 0),
@@ -2515,15 +2515,15 @@ pub static CERTIFICATES_V1BETA1_POD_CERTIFICATE_REQUEST_STATUS: Message = Messag
 static F_COORDINATION_V1_LEASE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&COORDINATION_V1_LEASE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&COORDINATION_V1_LEASE_SPEC), F::ALWAYS)];
 static W_COORDINATION_V1_LEASE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static COORDINATION_V1_LEASE: Message = Message::new("io.k8s.api.coordination.v1.Lease", &F_COORDINATION_V1_LEASE, &W_COORDINATION_V1_LEASE);
 static F_COORDINATION_V1_LEASE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_124), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_COORDINATION_V1_LEASE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1_LEASE_LIST: Message = Message::new("io.k8s.api.coordination.v1.LeaseList", &F_COORDINATION_V1_LEASE_LIST, &W_COORDINATION_V1_LEASE_LIST);
 static F_COORDINATION_V1_LEASE_SPEC: [F; 7] = [
@@ -2539,7 +2539,7 @@ pub static COORDINATION_V1_LEASE_SPEC: Message = Message::new("io.k8s.api.coordi
 static F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_COORDINATION_V1ALPHA2_LEASE_CANDIDATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static COORDINATION_V1ALPHA2_LEASE_CANDIDATE: Message = Message::new("io.k8s.api.coordination.v1alpha2.LeaseCandidate", &F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE, &W_COORDINATION_V1ALPHA2_LEASE_CANDIDATE);
@@ -2547,7 +2547,7 @@ static F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_125), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST: Message = Message::new("io.k8s.api.coordination.v1alpha2.LeaseCandidateList", &F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST, &W_COORDINATION_V1ALPHA2_LEASE_CANDIDATE_LIST);
 static F_COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC: [F; 6] = [
@@ -2562,14 +2562,14 @@ pub static COORDINATION_V1ALPHA2_LEASE_CANDIDATE_SPEC: Message = Message::new("i
 static F_COORDINATION_V1BETA1_LEASE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&COORDINATION_V1BETA1_LEASE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&COORDINATION_V1BETA1_LEASE_SPEC), F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static COORDINATION_V1BETA1_LEASE: Message = Message::new("io.k8s.api.coordination.v1beta1.Lease", &F_COORDINATION_V1BETA1_LEASE, &W_COORDINATION_V1BETA1_LEASE);
 static F_COORDINATION_V1BETA1_LEASE_CANDIDATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE_CANDIDATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static COORDINATION_V1BETA1_LEASE_CANDIDATE: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseCandidate", &F_COORDINATION_V1BETA1_LEASE_CANDIDATE, &W_COORDINATION_V1BETA1_LEASE_CANDIDATE);
@@ -2577,7 +2577,7 @@ static F_COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_126), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseCandidateList", &F_COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST, &W_COORDINATION_V1BETA1_LEASE_CANDIDATE_LIST);
 static F_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC: [F; 6] = [
@@ -2591,19 +2591,19 @@ static W_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC: [W; 6] = [W::field(1, 2), W:
 pub static COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec", &F_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC, &W_COORDINATION_V1BETA1_LEASE_CANDIDATE_SPEC);
 static F_COORDINATION_V1BETA1_LEASE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_127), 0),
+    F::new("items", Type::list(&LIST_127), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_COORDINATION_V1BETA1_LEASE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static COORDINATION_V1BETA1_LEASE_LIST: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseList", &F_COORDINATION_V1BETA1_LEASE_LIST, &W_COORDINATION_V1BETA1_LEASE_LIST);
 static F_COORDINATION_V1BETA1_LEASE_SPEC: [F; 7] = [
     F::new("acquireTime", Type::MicroTime, 0),
-    F::new("holderIdentity", Type::String, 0),
-    F::new("leaseDurationSeconds", Type::Int32, 0),
-    F::new("leaseTransitions", Type::Int32, 0),
-    F::new("preferredHolder", Type::String, 0),
+    F::new("holderIdentity", Type::String, F::POINTER),
+    F::new("leaseDurationSeconds", Type::Int32, F::POINTER),
+    F::new("leaseTransitions", Type::Int32, F::POINTER),
+    F::new("preferredHolder", Type::String, F::POINTER),
     F::new("renewTime", Type::MicroTime, 0),
-    F::new("strategy", Type::String, 0)];
+    F::new("strategy", Type::String, F::POINTER)];
 static W_COORDINATION_V1BETA1_LEASE_SPEC: [W; 7] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 5), W::field(5, 3), W::field(6, 6), W::field(7, 4)];
 pub static COORDINATION_V1BETA1_LEASE_SPEC: Message = Message::new("io.k8s.api.coordination.v1beta1.LeaseSpec", &F_COORDINATION_V1BETA1_LEASE_SPEC, &W_COORDINATION_V1BETA1_LEASE_SPEC);
 static F_CORE_V1_AWS_ELASTIC_BLOCK_STORE_VOLUME_SOURCE: [F; 4] = [
@@ -2620,7 +2620,7 @@ static F_CORE_V1_AFFINITY: [F; 3] = [
 static W_CORE_V1_AFFINITY: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static CORE_V1_AFFINITY: Message = Message::new("io.k8s.api.core.v1.Affinity", &F_CORE_V1_AFFINITY, &W_CORE_V1_AFFINITY);
 static F_CORE_V1_APP_ARMOR_PROFILE: [F; 2] = [
-    F::new("localhostProfile", Type::String, 0),
+    F::new("localhostProfile", Type::String, F::POINTER),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_APP_ARMOR_PROFILE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_APP_ARMOR_PROFILE: Message = Message::new("io.k8s.api.core.v1.AppArmorProfile", &F_CORE_V1_APP_ARMOR_PROFILE, &W_CORE_V1_APP_ARMOR_PROFILE);
@@ -2634,18 +2634,18 @@ static F_CORE_V1_AVOID_PODS: [F; 1] = [
 static W_CORE_V1_AVOID_PODS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_AVOID_PODS: Message = Message::new("io.k8s.api.core.v1.AvoidPods", &F_CORE_V1_AVOID_PODS, &W_CORE_V1_AVOID_PODS);
 static F_CORE_V1_AZURE_DISK_VOLUME_SOURCE: [F; 6] = [
-    F::new("cachingMode", Type::String, 0),
+    F::new("cachingMode", Type::String, F::POINTER),
     F::new("diskName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("diskURI", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("fsType", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("readOnly", Type::Bool, 0)];
+    F::new("fsType", Type::String, F::POINTER),
+    F::new("kind", Type::String, F::POINTER),
+    F::new("readOnly", Type::Bool, F::POINTER)];
 static W_CORE_V1_AZURE_DISK_VOLUME_SOURCE: [W; 6] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3), W::field(5, 5), W::field(6, 4)];
 pub static CORE_V1_AZURE_DISK_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.AzureDiskVolumeSource", &F_CORE_V1_AZURE_DISK_VOLUME_SOURCE, &W_CORE_V1_AZURE_DISK_VOLUME_SOURCE);
 static F_CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE: [F; 4] = [
     F::new("readOnly", Type::Bool, 0),
     F::new("secretName", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("secretNamespace", Type::String, 0),
+    F::new("secretNamespace", Type::String, F::POINTER),
     F::new("shareName", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.AzureFilePersistentVolumeSource", &F_CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE, &W_CORE_V1_AZURE_FILE_PERSISTENT_VOLUME_SOURCE);
@@ -2658,7 +2658,7 @@ pub static CORE_V1_AZURE_FILE_VOLUME_SOURCE: Message = Message::new("io.k8s.api.
 static F_CORE_V1_BINDING: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("target", Type::message(&CORE_V1_OBJECT_REFERENCE), F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_BINDING: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CORE_V1_BINDING: Message = Message::new("io.k8s.api.core.v1.Binding", &F_CORE_V1_BINDING, &W_CORE_V1_BINDING);
@@ -2677,9 +2677,9 @@ static W_CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE: [W; 10] = [W::field(1, 2), W::fie
 pub static CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.CSIPersistentVolumeSource", &F_CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE, &W_CORE_V1_CSI_PERSISTENT_VOLUME_SOURCE);
 static F_CORE_V1_CSI_VOLUME_SOURCE: [F; 5] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("fsType", Type::String, 0),
+    F::new("fsType", Type::String, F::POINTER),
     F::new("nodePublishSecretRef", Type::message(&CORE_V1_LOCAL_OBJECT_REFERENCE), 0),
-    F::new("readOnly", Type::Bool, 0),
+    F::new("readOnly", Type::Bool, F::POINTER),
     F::new("volumeAttributes", Type::map(&MAP_0), 0)];
 static W_CORE_V1_CSI_VOLUME_SOURCE: [W; 5] = [W::field(1, 0), W::field(2, 3), W::field(3, 1), W::field(4, 4), W::field(5, 2)];
 pub static CORE_V1_CSI_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.CSIVolumeSource", &F_CORE_V1_CSI_VOLUME_SOURCE, &W_CORE_V1_CSI_VOLUME_SOURCE);
@@ -2726,11 +2726,11 @@ static W_CORE_V1_CLIENT_IP_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_CLIENT_IP_CONFIG: Message = Message::new("io.k8s.api.core.v1.ClientIPConfig", &F_CORE_V1_CLIENT_IP_CONFIG, &W_CORE_V1_CLIENT_IP_CONFIG);
 static F_CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION: [F; 6] = [
     F::new("labelSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("name", Type::String, 0),
-    F::new("optional", Type::Bool, 0),
+    F::new("name", Type::String, F::POINTER),
+    F::new("optional", Type::Bool, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("signerName", Type::String, 0),
-    F::new("user", Type::Int64, 0)];
+    F::new("signerName", Type::String, F::POINTER),
+    F::new("user", Type::Int64, F::POINTER)];
 static W_CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION: [W; 6] = [W::field(1, 1), W::field(2, 4), W::field(3, 0), W::field(4, 3), W::field(5, 2), W::field(6, 5)];
 pub static CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION: Message = Message::new("io.k8s.api.core.v1.ClusterTrustBundleProjection", &F_CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION, &W_CORE_V1_CLUSTER_TRUST_BUNDLE_PROJECTION);
 static F_CORE_V1_COMPONENT_CONDITION: [F; 4] = [
@@ -2744,14 +2744,14 @@ static F_CORE_V1_COMPONENT_STATUS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("conditions", Type::list(&LIST_129), F::MERGE),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_CORE_V1_COMPONENT_STATUS: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_COMPONENT_STATUS: Message = Message::new("io.k8s.api.core.v1.ComponentStatus", &F_CORE_V1_COMPONENT_STATUS, &W_CORE_V1_COMPONENT_STATUS);
 static F_CORE_V1_COMPONENT_STATUS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_130), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_COMPONENT_STATUS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_COMPONENT_STATUS_LIST: Message = Message::new("io.k8s.api.core.v1.ComponentStatusList", &F_CORE_V1_COMPONENT_STATUS_LIST, &W_CORE_V1_COMPONENT_STATUS_LIST);
 static F_CORE_V1_CONFIG_MAP: [F; 6] = [
@@ -2760,7 +2760,7 @@ static F_CORE_V1_CONFIG_MAP: [F; 6] = [
     F::new("data", Type::map(&MAP_0), 0),
     F::new("immutable", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_CORE_V1_CONFIG_MAP: [W; 4] = [W::field(1, 5), W::field(2, 2), W::field(3, 1), W::field(4, 3)];
 pub static CORE_V1_CONFIG_MAP: Message = Message::new("io.k8s.api.core.v1.ConfigMap", &F_CORE_V1_CONFIG_MAP, &W_CORE_V1_CONFIG_MAP);
 static F_CORE_V1_CONFIG_MAP_ENV_SOURCE: [F; 2] = [
@@ -2778,7 +2778,7 @@ static F_CORE_V1_CONFIG_MAP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_131), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_CONFIG_MAP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_CONFIG_MAP_LIST: Message = Message::new("io.k8s.api.core.v1.ConfigMapList", &F_CORE_V1_CONFIG_MAP_LIST, &W_CORE_V1_CONFIG_MAP_LIST);
 static F_CORE_V1_CONFIG_MAP_NODE_CONFIG_SOURCE: [F; 5] = [
@@ -2797,7 +2797,7 @@ static W_CORE_V1_CONFIG_MAP_PROJECTION: [W; 3] = [W::embed(1, &CORE_V1_LOCAL_OBJ
 pub static CORE_V1_CONFIG_MAP_PROJECTION: Message = Message::new("io.k8s.api.core.v1.ConfigMapProjection", &F_CORE_V1_CONFIG_MAP_PROJECTION, &W_CORE_V1_CONFIG_MAP_PROJECTION);
 static F_CORE_V1_CONFIG_MAP_VOLUME_SOURCE: [F; 5] = [
     F::new("defaultMode", Type::Int32, F::POINTER),
-    F::new("defaultUser", Type::Int64, 0),
+    F::new("defaultUser", Type::Int64, F::POINTER),
     F::new("items", Type::list(&LIST_132), 0),
     F::new("name", Type::String, 0),
     F::new("optional", Type::Bool, F::POINTER)];
@@ -2816,7 +2816,7 @@ static F_CORE_V1_CONTAINER: [F; 25] = [
     F::new("ports", Type::list(&LIST_135), F::MERGE),
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_136), 0),
-    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
+    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), F::ALWAYS),
     F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_137), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
@@ -2872,17 +2872,17 @@ static F_CORE_V1_CONTAINER_STATE: [F; 3] = [
 static W_CORE_V1_CONTAINER_STATE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_CONTAINER_STATE: Message = Message::new("io.k8s.api.core.v1.ContainerState", &F_CORE_V1_CONTAINER_STATE, &W_CORE_V1_CONTAINER_STATE);
 static F_CORE_V1_CONTAINER_STATE_RUNNING: [F; 1] = [
-    F::new("startedAt", Type::Time, 0)];
+    F::new("startedAt", Type::Time, F::ALWAYS)];
 static W_CORE_V1_CONTAINER_STATE_RUNNING: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_CONTAINER_STATE_RUNNING: Message = Message::new("io.k8s.api.core.v1.ContainerStateRunning", &F_CORE_V1_CONTAINER_STATE_RUNNING, &W_CORE_V1_CONTAINER_STATE_RUNNING);
 static F_CORE_V1_CONTAINER_STATE_TERMINATED: [F; 7] = [
     F::new("containerID", Type::String, 0),
     F::new("exitCode", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("finishedAt", Type::Time, 0),
+    F::new("finishedAt", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("signal", Type::Int32, 0),
-    F::new("startedAt", Type::Time, 0)];
+    F::new("startedAt", Type::Time, F::ALWAYS)];
 static W_CORE_V1_CONTAINER_STATE_TERMINATED: [W; 7] = [W::field(1, 1), W::field(2, 5), W::field(3, 4), W::field(4, 3), W::field(5, 6), W::field(6, 2), W::field(7, 0)];
 pub static CORE_V1_CONTAINER_STATE_TERMINATED: Message = Message::new("io.k8s.api.core.v1.ContainerStateTerminated", &F_CORE_V1_CONTAINER_STATE_TERMINATED, &W_CORE_V1_CONTAINER_STATE_TERMINATED);
 static F_CORE_V1_CONTAINER_STATE_WAITING: [F; 2] = [
@@ -2896,13 +2896,13 @@ static F_CORE_V1_CONTAINER_STATUS: [F; 15] = [
     F::new("containerID", Type::String, 0),
     F::new("image", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("imageID", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("lastState", Type::message(&CORE_V1_CONTAINER_STATE), 0),
+    F::new("lastState", Type::message(&CORE_V1_CONTAINER_STATE), F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("ready", Type::Bool, F::REQUIRED | F::ALWAYS),
     F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
     F::new("restartCount", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("started", Type::Bool, F::POINTER),
-    F::new("state", Type::message(&CORE_V1_CONTAINER_STATE), 0),
+    F::new("state", Type::message(&CORE_V1_CONTAINER_STATE), F::ALWAYS),
     F::new("stopSignal", Type::String, F::POINTER),
     F::new("user", Type::message(&CORE_V1_CONTAINER_USER), 0),
     F::new("volumeMounts", Type::list(&LIST_141), F::MERGE)];
@@ -2925,18 +2925,18 @@ static F_CORE_V1_DOWNWARD_API_VOLUME_FILE: [F; 5] = [
     F::new("mode", Type::Int32, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("resourceFieldRef", Type::message(&CORE_V1_RESOURCE_FIELD_SELECTOR), 0),
-    F::new("user", Type::Int64, 0)];
+    F::new("user", Type::Int64, F::POINTER)];
 static W_CORE_V1_DOWNWARD_API_VOLUME_FILE: [W; 5] = [W::field(1, 2), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 4)];
 pub static CORE_V1_DOWNWARD_API_VOLUME_FILE: Message = Message::new("io.k8s.api.core.v1.DownwardAPIVolumeFile", &F_CORE_V1_DOWNWARD_API_VOLUME_FILE, &W_CORE_V1_DOWNWARD_API_VOLUME_FILE);
 static F_CORE_V1_DOWNWARD_API_VOLUME_SOURCE: [F; 3] = [
     F::new("defaultMode", Type::Int32, F::POINTER),
-    F::new("defaultUser", Type::Int64, 0),
+    F::new("defaultUser", Type::Int64, F::POINTER),
     F::new("items", Type::list(&LIST_142), 0)];
 static W_CORE_V1_DOWNWARD_API_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_DOWNWARD_API_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.DownwardAPIVolumeSource", &F_CORE_V1_DOWNWARD_API_VOLUME_SOURCE, &W_CORE_V1_DOWNWARD_API_VOLUME_SOURCE);
 static F_CORE_V1_EMPTY_DIR_VOLUME_SOURCE: [F; 3] = [
     F::new("medium", Type::String, 0),
-    F::new("mode", Type::Int32, 0),
+    F::new("mode", Type::Int32, F::POINTER),
     F::new("sizeLimit", Type::Quantity, 0)];
 static W_CORE_V1_EMPTY_DIR_VOLUME_SOURCE: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static CORE_V1_EMPTY_DIR_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.EmptyDirVolumeSource", &F_CORE_V1_EMPTY_DIR_VOLUME_SOURCE, &W_CORE_V1_EMPTY_DIR_VOLUME_SOURCE);
@@ -2963,7 +2963,7 @@ pub static CORE_V1_ENDPOINT_SUBSET: Message = Message::new("io.k8s.api.core.v1.E
 static F_CORE_V1_ENDPOINTS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("subsets", Type::list(&LIST_145), 0)];
 static W_CORE_V1_ENDPOINTS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CORE_V1_ENDPOINTS: Message = Message::new("io.k8s.api.core.v1.Endpoints", &F_CORE_V1_ENDPOINTS, &W_CORE_V1_ENDPOINTS);
@@ -2971,7 +2971,7 @@ static F_CORE_V1_ENDPOINTS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_146), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_ENDPOINTS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_ENDPOINTS_LIST: Message = Message::new("io.k8s.api.core.v1.EndpointsList", &F_CORE_V1_ENDPOINTS_LIST, &W_CORE_V1_ENDPOINTS_LIST);
 static F_CORE_V1_ENV_FROM_SOURCE: [F; 3] = [
@@ -3007,7 +3007,7 @@ static F_CORE_V1_EPHEMERAL_CONTAINER: [F; 26] = [
     F::new("ports", Type::list(&LIST_135), F::MERGE),
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_136), 0),
-    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
+    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), F::ALWAYS),
     F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_137), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
@@ -3036,8 +3036,8 @@ static F_CORE_V1_EPHEMERAL_CONTAINER_COMMON: [F; 25] = [
     F::new("ports", Type::list(&LIST_147), 0),
     F::new("readinessProbe", Type::message(&CORE_V1_PROBE), 0),
     F::new("resizePolicy", Type::list(&LIST_152), 0),
-    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), 0),
-    F::new("restartPolicy", Type::String, 0),
+    F::new("resources", Type::message(&CORE_V1_RESOURCE_REQUIREMENTS), F::ALWAYS),
+    F::new("restartPolicy", Type::String, F::POINTER),
     F::new("restartPolicyRules", Type::list(&LIST_153), 0),
     F::new("securityContext", Type::message(&CORE_V1_SECURITY_CONTEXT), 0),
     F::new("startupProbe", Type::message(&CORE_V1_PROBE), 0),
@@ -3059,19 +3059,19 @@ static F_CORE_V1_EVENT: [F; 17] = [
     F::new("action", Type::String, 0),
     F::new("apiVersion", Type::String, 0),
     F::new("count", Type::Int32, 0),
-    F::new("eventTime", Type::MicroTime, 0),
-    F::new("firstTimestamp", Type::Time, 0),
+    F::new("eventTime", Type::MicroTime, F::ALWAYS),
+    F::new("firstTimestamp", Type::Time, F::ALWAYS),
     F::new("involvedObject", Type::message(&CORE_V1_OBJECT_REFERENCE), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("lastTimestamp", Type::Time, 0),
+    F::new("lastTimestamp", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), F::REQUIRED | F::ALWAYS),
     F::new("reason", Type::String, 0),
     F::new("related", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
-    F::new("reportingComponent", Type::String, 0),
-    F::new("reportingInstance", Type::String, 0),
+    F::new("reportingComponent", Type::String, F::ALWAYS),
+    F::new("reportingInstance", Type::String, F::ALWAYS),
     F::new("series", Type::message(&CORE_V1_EVENT_SERIES), 0),
-    F::new("source", Type::message(&CORE_V1_EVENT_SOURCE), 0),
+    F::new("source", Type::message(&CORE_V1_EVENT_SOURCE), F::ALWAYS),
     F::new("type", Type::String, 0)];
 static W_CORE_V1_EVENT: [W; 15] = [W::field(1, 9), W::field(2, 5), W::field(3, 10), W::field(4, 8), W::field(5, 15), W::field(6, 4), W::field(7, 7), W::field(8, 2), W::field(9, 16), W::field(10, 3), W::field(11, 14), W::field(12, 0), W::field(13, 11), W::field(14, 12), W::field(15, 13)];
 pub static CORE_V1_EVENT: Message = Message::new("io.k8s.api.core.v1.Event", &F_CORE_V1_EVENT, &W_CORE_V1_EVENT);
@@ -3079,12 +3079,12 @@ static F_CORE_V1_EVENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_154), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_EVENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_EVENT_LIST: Message = Message::new("io.k8s.api.core.v1.EventList", &F_CORE_V1_EVENT_LIST, &W_CORE_V1_EVENT_LIST);
 static F_CORE_V1_EVENT_SERIES: [F; 2] = [
     F::new("count", Type::Int32, 0),
-    F::new("lastObservedTime", Type::MicroTime, 0)];
+    F::new("lastObservedTime", Type::MicroTime, F::ALWAYS)];
 static W_CORE_V1_EVENT_SERIES: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_EVENT_SERIES: Message = Message::new("io.k8s.api.core.v1.EventSeries", &F_CORE_V1_EVENT_SERIES, &W_CORE_V1_EVENT_SERIES);
 static F_CORE_V1_EVENT_SOURCE: [F; 2] = [
@@ -3103,7 +3103,7 @@ static W_CORE_V1_EXEC_ACTION: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_EXEC_ACTION: Message = Message::new("io.k8s.api.core.v1.ExecAction", &F_CORE_V1_EXEC_ACTION, &W_CORE_V1_EXEC_ACTION);
 static F_CORE_V1_FC_VOLUME_SOURCE: [F; 5] = [
     F::new("fsType", Type::String, 0),
-    F::new("lun", Type::Int32, 0),
+    F::new("lun", Type::Int32, F::POINTER),
     F::new("readOnly", Type::Bool, 0),
     F::new("targetWWNs", Type::list(&LIST_7), 0),
     F::new("wwids", Type::list(&LIST_7), 0)];
@@ -3111,7 +3111,7 @@ static W_CORE_V1_FC_VOLUME_SOURCE: [W; 5] = [W::field(1, 3), W::field(2, 1), W::
 pub static CORE_V1_FC_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.FCVolumeSource", &F_CORE_V1_FC_VOLUME_SOURCE, &W_CORE_V1_FC_VOLUME_SOURCE);
 static F_CORE_V1_FILE_KEY_SELECTOR: [F; 4] = [
     F::new("key", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("optional", Type::Bool, 0),
+    F::new("optional", Type::Bool, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("volumeName", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_FILE_KEY_SELECTOR: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1)];
@@ -3147,7 +3147,7 @@ pub static CORE_V1_GCE_PERSISTENT_DISK_VOLUME_SOURCE: Message = Message::new("io
 static F_CORE_V1_GRPC_ACTION: [F; 3] = [
     F::new("mode", Type::String, 0),
     F::new("port", Type::Int32, F::REQUIRED | F::ALWAYS),
-    F::new("service", Type::String, 0)];
+    F::new("service", Type::String, F::POINTER)];
 static W_CORE_V1_GRPC_ACTION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static CORE_V1_GRPC_ACTION: Message = Message::new("io.k8s.api.core.v1.GRPCAction", &F_CORE_V1_GRPC_ACTION, &W_CORE_V1_GRPC_ACTION);
 static F_CORE_V1_GIT_REPO_VOLUME_SOURCE: [F; 3] = [
@@ -3158,7 +3158,7 @@ static W_CORE_V1_GIT_REPO_VOLUME_SOURCE: [W; 3] = [W::field(1, 1), W::field(2, 2
 pub static CORE_V1_GIT_REPO_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.GitRepoVolumeSource", &F_CORE_V1_GIT_REPO_VOLUME_SOURCE, &W_CORE_V1_GIT_REPO_VOLUME_SOURCE);
 static F_CORE_V1_GLUSTERFS_PERSISTENT_VOLUME_SOURCE: [F; 4] = [
     F::new("endpoints", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("endpointsNamespace", Type::String, 0),
+    F::new("endpointsNamespace", Type::String, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("readOnly", Type::Bool, 0)];
 static W_CORE_V1_GLUSTERFS_PERSISTENT_VOLUME_SOURCE: [W; 4] = [W::field(1, 0), W::field(2, 2), W::field(3, 3), W::field(4, 1)];
@@ -3201,7 +3201,7 @@ static F_CORE_V1_ISCSI_PERSISTENT_VOLUME_SOURCE: [F; 11] = [
     F::new("chapAuthDiscovery", Type::Bool, 0),
     F::new("chapAuthSession", Type::Bool, 0),
     F::new("fsType", Type::String, 0),
-    F::new("initiatorName", Type::String, 0),
+    F::new("initiatorName", Type::String, F::POINTER),
     F::new("iqn", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("iscsiInterface", Type::String, 0),
     F::new("lun", Type::Int32, F::REQUIRED | F::ALWAYS),
@@ -3215,7 +3215,7 @@ static F_CORE_V1_ISCSI_VOLUME_SOURCE: [F; 11] = [
     F::new("chapAuthDiscovery", Type::Bool, 0),
     F::new("chapAuthSession", Type::Bool, 0),
     F::new("fsType", Type::String, 0),
-    F::new("initiatorName", Type::String, 0),
+    F::new("initiatorName", Type::String, F::POINTER),
     F::new("iqn", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("iscsiInterface", Type::String, 0),
     F::new("lun", Type::Int32, F::REQUIRED | F::ALWAYS),
@@ -3238,13 +3238,13 @@ static F_CORE_V1_KEY_TO_PATH: [F; 4] = [
     F::new("key", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("mode", Type::Int32, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("user", Type::Int64, 0)];
+    F::new("user", Type::Int64, F::POINTER)];
 static W_CORE_V1_KEY_TO_PATH: [W; 4] = [W::field(1, 0), W::field(2, 2), W::field(3, 1), W::field(4, 3)];
 pub static CORE_V1_KEY_TO_PATH: Message = Message::new("io.k8s.api.core.v1.KeyToPath", &F_CORE_V1_KEY_TO_PATH, &W_CORE_V1_KEY_TO_PATH);
 static F_CORE_V1_LIFECYCLE: [F; 3] = [
     F::new("postStart", Type::message(&CORE_V1_LIFECYCLE_HANDLER), 0),
     F::new("preStop", Type::message(&CORE_V1_LIFECYCLE_HANDLER), 0),
-    F::new("stopSignal", Type::String, 0)];
+    F::new("stopSignal", Type::String, F::POINTER)];
 static W_CORE_V1_LIFECYCLE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static CORE_V1_LIFECYCLE: Message = Message::new("io.k8s.api.core.v1.Lifecycle", &F_CORE_V1_LIFECYCLE, &W_CORE_V1_LIFECYCLE);
 static F_CORE_V1_LIFECYCLE_HANDLER: [F; 4] = [
@@ -3257,8 +3257,8 @@ pub static CORE_V1_LIFECYCLE_HANDLER: Message = Message::new("io.k8s.api.core.v1
 static F_CORE_V1_LIMIT_RANGE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_LIMIT_RANGE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_LIMIT_RANGE_SPEC), F::ALWAYS)];
 static W_CORE_V1_LIMIT_RANGE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CORE_V1_LIMIT_RANGE: Message = Message::new("io.k8s.api.core.v1.LimitRange", &F_CORE_V1_LIMIT_RANGE, &W_CORE_V1_LIMIT_RANGE);
 static F_CORE_V1_LIMIT_RANGE_ITEM: [F; 6] = [
@@ -3274,7 +3274,7 @@ static F_CORE_V1_LIMIT_RANGE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_156), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_LIMIT_RANGE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_LIMIT_RANGE_LIST: Message = Message::new("io.k8s.api.core.v1.LimitRangeList", &F_CORE_V1_LIMIT_RANGE_LIST, &W_CORE_V1_LIMIT_RANGE_LIST);
 static F_CORE_V1_LIMIT_RANGE_SPEC: [F; 1] = [
@@ -3291,13 +3291,13 @@ static F_CORE_V1_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_159), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_LIST: Message = Message::new("io.k8s.api.core.v1.List", &F_CORE_V1_LIST, &W_CORE_V1_LIST);
 static F_CORE_V1_LOAD_BALANCER_INGRESS: [F; 4] = [
     F::new("hostname", Type::String, 0),
     F::new("ip", Type::String, 0),
-    F::new("ipMode", Type::String, 0),
+    F::new("ipMode", Type::String, F::POINTER),
     F::new("ports", Type::list(&LIST_160), 0)];
 static W_CORE_V1_LOAD_BALANCER_INGRESS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static CORE_V1_LOAD_BALANCER_INGRESS: Message = Message::new("io.k8s.api.core.v1.LoadBalancerIngress", &F_CORE_V1_LOAD_BALANCER_INGRESS, &W_CORE_V1_LOAD_BALANCER_INGRESS);
@@ -3310,7 +3310,7 @@ static F_CORE_V1_LOCAL_OBJECT_REFERENCE: [F; 1] = [
 static W_CORE_V1_LOCAL_OBJECT_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_LOCAL_OBJECT_REFERENCE: Message = Message::atomic("io.k8s.api.core.v1.LocalObjectReference", &F_CORE_V1_LOCAL_OBJECT_REFERENCE, &W_CORE_V1_LOCAL_OBJECT_REFERENCE);
 static F_CORE_V1_LOCAL_VOLUME_SOURCE: [F; 2] = [
-    F::new("fsType", Type::String, 0),
+    F::new("fsType", Type::String, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_LOCAL_VOLUME_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_LOCAL_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.LocalVolumeSource", &F_CORE_V1_LOCAL_VOLUME_SOURCE, &W_CORE_V1_LOCAL_VOLUME_SOURCE);
@@ -3328,13 +3328,13 @@ pub static CORE_V1_NFS_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1
 static F_CORE_V1_NAMESPACE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_NAMESPACE_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_NAMESPACE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_NAMESPACE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_NAMESPACE_STATUS), F::ALWAYS)];
 static W_CORE_V1_NAMESPACE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_NAMESPACE: Message = Message::new("io.k8s.api.core.v1.Namespace", &F_CORE_V1_NAMESPACE, &W_CORE_V1_NAMESPACE);
 static F_CORE_V1_NAMESPACE_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -3345,7 +3345,7 @@ static F_CORE_V1_NAMESPACE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_162), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_NAMESPACE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_NAMESPACE_LIST: Message = Message::new("io.k8s.api.core.v1.NamespaceList", &F_CORE_V1_NAMESPACE_LIST, &W_CORE_V1_NAMESPACE_LIST);
 static F_CORE_V1_NAMESPACE_SPEC: [F; 1] = [
@@ -3360,9 +3360,9 @@ pub static CORE_V1_NAMESPACE_STATUS: Message = Message::new("io.k8s.api.core.v1.
 static F_CORE_V1_NODE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_NODE_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_NODE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_NODE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_NODE_STATUS), F::ALWAYS)];
 static W_CORE_V1_NODE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_NODE: Message = Message::new("io.k8s.api.core.v1.Node", &F_CORE_V1_NODE, &W_CORE_V1_NODE);
 static F_CORE_V1_NODE_ADDRESS: [F; 2] = [
@@ -3394,8 +3394,8 @@ static F_CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS: [F; 4] = [
 static W_CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 0), W::field(4, 1), W::field(5, 2)];
 pub static CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS: Message = Message::new("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus", &F_CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS, &W_CORE_V1_NODE_ALLOCATABLE_RESOURCE_CLAIM_STATUS);
 static F_CORE_V1_NODE_CONDITION: [F; 6] = [
-    F::new("lastHeartbeatTime", Type::Time, 0),
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastHeartbeatTime", Type::Time, F::ALWAYS),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -3414,18 +3414,18 @@ static F_CORE_V1_NODE_CONFIG_STATUS: [F; 4] = [
 static W_CORE_V1_NODE_CONFIG_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 3), W::field(4, 2)];
 pub static CORE_V1_NODE_CONFIG_STATUS: Message = Message::new("io.k8s.api.core.v1.NodeConfigStatus", &F_CORE_V1_NODE_CONFIG_STATUS, &W_CORE_V1_NODE_CONFIG_STATUS);
 static F_CORE_V1_NODE_DAEMON_ENDPOINTS: [F; 1] = [
-    F::new("kubeletEndpoint", Type::message(&CORE_V1_DAEMON_ENDPOINT), 0)];
+    F::new("kubeletEndpoint", Type::message(&CORE_V1_DAEMON_ENDPOINT), F::ALWAYS)];
 static W_CORE_V1_NODE_DAEMON_ENDPOINTS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_NODE_DAEMON_ENDPOINTS: Message = Message::new("io.k8s.api.core.v1.NodeDaemonEndpoints", &F_CORE_V1_NODE_DAEMON_ENDPOINTS, &W_CORE_V1_NODE_DAEMON_ENDPOINTS);
 static F_CORE_V1_NODE_FEATURES: [F; 1] = [
-    F::new("supplementalGroupsPolicy", Type::Bool, 0)];
+    F::new("supplementalGroupsPolicy", Type::Bool, F::POINTER)];
 static W_CORE_V1_NODE_FEATURES: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_NODE_FEATURES: Message = Message::new("io.k8s.api.core.v1.NodeFeatures", &F_CORE_V1_NODE_FEATURES, &W_CORE_V1_NODE_FEATURES);
 static F_CORE_V1_NODE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_167), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_NODE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_NODE_LIST: Message = Message::new("io.k8s.api.core.v1.NodeList", &F_CORE_V1_NODE_LIST, &W_CORE_V1_NODE_LIST);
 static F_CORE_V1_NODE_POD_PREEMPTION_POLICY: [F; 1] = [
@@ -3444,8 +3444,8 @@ static F_CORE_V1_NODE_RUNTIME_HANDLER: [F; 2] = [
 static W_CORE_V1_NODE_RUNTIME_HANDLER: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_NODE_RUNTIME_HANDLER: Message = Message::new("io.k8s.api.core.v1.NodeRuntimeHandler", &F_CORE_V1_NODE_RUNTIME_HANDLER, &W_CORE_V1_NODE_RUNTIME_HANDLER);
 static F_CORE_V1_NODE_RUNTIME_HANDLER_FEATURES: [F; 2] = [
-    F::new("recursiveReadOnlyMounts", Type::Bool, 0),
-    F::new("userNamespaces", Type::Bool, 0)];
+    F::new("recursiveReadOnlyMounts", Type::Bool, F::POINTER),
+    F::new("userNamespaces", Type::Bool, F::POINTER)];
 static W_CORE_V1_NODE_RUNTIME_HANDLER_FEATURES: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_NODE_RUNTIME_HANDLER_FEATURES: Message = Message::new("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures", &F_CORE_V1_NODE_RUNTIME_HANDLER_FEATURES, &W_CORE_V1_NODE_RUNTIME_HANDLER_FEATURES);
 static F_CORE_V1_NODE_SELECTOR: [F; 1] = [
@@ -3480,11 +3480,11 @@ static F_CORE_V1_NODE_STATUS: [F; 14] = [
     F::new("capacity", Type::map(&MAP_3), 0),
     F::new("conditions", Type::list(&LIST_172), F::MERGE),
     F::new("config", Type::message(&CORE_V1_NODE_CONFIG_STATUS), 0),
-    F::new("daemonEndpoints", Type::message(&CORE_V1_NODE_DAEMON_ENDPOINTS), 0),
+    F::new("daemonEndpoints", Type::message(&CORE_V1_NODE_DAEMON_ENDPOINTS), F::ALWAYS),
     F::new("declaredFeatures", Type::list(&LIST_7), 0),
     F::new("features", Type::message(&CORE_V1_NODE_FEATURES), 0),
     F::new("images", Type::list(&LIST_173), 0),
-    F::new("nodeInfo", Type::message(&CORE_V1_NODE_SYSTEM_INFO), 0),
+    F::new("nodeInfo", Type::message(&CORE_V1_NODE_SYSTEM_INFO), F::ALWAYS),
     F::new("phase", Type::String, 0),
     F::new("runtimeHandlers", Type::list(&LIST_174), 0),
     F::new("volumesAttached", Type::list(&LIST_175), 0),
@@ -3492,7 +3492,7 @@ static F_CORE_V1_NODE_STATUS: [F; 14] = [
 static W_CORE_V1_NODE_STATUS: [W; 14] = [W::field(1, 2), W::field(2, 1), W::field(3, 10), W::field(4, 3), W::field(5, 0), W::field(6, 5), W::field(7, 9), W::field(8, 8), W::field(9, 13), W::field(10, 12), W::field(11, 4), W::field(12, 11), W::field(13, 7), W::field(14, 6)];
 pub static CORE_V1_NODE_STATUS: Message = Message::new("io.k8s.api.core.v1.NodeStatus", &F_CORE_V1_NODE_STATUS, &W_CORE_V1_NODE_STATUS);
 static F_CORE_V1_NODE_SWAP_STATUS: [F; 1] = [
-    F::new("capacity", Type::Int64, 0)];
+    F::new("capacity", Type::Int64, F::POINTER)];
 static W_CORE_V1_NODE_SWAP_STATUS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_NODE_SWAP_STATUS: Message = Message::new("io.k8s.api.core.v1.NodeSwapStatus", &F_CORE_V1_NODE_SWAP_STATUS, &W_CORE_V1_NODE_SWAP_STATUS);
 static F_CORE_V1_NODE_SYSTEM_INFO: [F; 12] = [
@@ -3505,7 +3505,7 @@ static F_CORE_V1_NODE_SYSTEM_INFO: [F; 12] = [
     F::new("machineID", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("operatingSystem", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("osImage", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("runningInUserNamespace", Type::Bool, 0),
+    F::new("runningInUserNamespace", Type::Bool, F::POINTER),
     F::new("swap", Type::message(&CORE_V1_NODE_SWAP_STATUS), 0),
     F::new("systemUUID", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_NODE_SYSTEM_INFO: [W; 11] = [W::field(1, 6), W::field(2, 11), W::field(3, 1), W::field(4, 3), W::field(5, 8), W::field(6, 2), W::field(7, 5), W::field(8, 4), W::field(9, 7), W::field(10, 0), W::field(11, 10)];
@@ -3528,22 +3528,22 @@ pub static CORE_V1_OBJECT_REFERENCE: Message = Message::atomic("io.k8s.api.core.
 static F_CORE_V1_PERSISTENT_VOLUME: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_PERSISTENT_VOLUME_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_PERSISTENT_VOLUME_STATUS), F::ALWAYS)];
 static W_CORE_V1_PERSISTENT_VOLUME: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_PERSISTENT_VOLUME: Message = Message::new("io.k8s.api.core.v1.PersistentVolume", &F_CORE_V1_PERSISTENT_VOLUME, &W_CORE_V1_PERSISTENT_VOLUME);
 static F_CORE_V1_PERSISTENT_VOLUME_CLAIM: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS), F::ALWAYS)];
 static W_CORE_V1_PERSISTENT_VOLUME_CLAIM: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_PERSISTENT_VOLUME_CLAIM: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeClaim", &F_CORE_V1_PERSISTENT_VOLUME_CLAIM, &W_CORE_V1_PERSISTENT_VOLUME_CLAIM);
 static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_CONDITION: [F; 6] = [
-    F::new("lastProbeTime", Type::Time, 0),
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastProbeTime", Type::Time, F::ALWAYS),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -3554,14 +3554,14 @@ static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_79), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeClaimList", &F_CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST, &W_CORE_V1_PERSISTENT_VOLUME_CLAIM_LIST);
 static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC: [F; 9] = [
     F::new("accessModes", Type::list(&LIST_7), 0),
     F::new("dataSource", Type::message(&CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE), 0),
     F::new("dataSourceRef", Type::message(&CORE_V1_TYPED_OBJECT_REFERENCE), 0),
-    F::new("resources", Type::message(&CORE_V1_VOLUME_RESOURCE_REQUIREMENTS), 0),
+    F::new("resources", Type::message(&CORE_V1_VOLUME_RESOURCE_REQUIREMENTS), F::ALWAYS),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("storageClassName", Type::String, F::POINTER),
     F::new("volumeAttributesClassName", Type::String, F::POINTER),
@@ -3582,7 +3582,7 @@ static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS: [F; 9] = [
 static W_CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS: [W; 9] = [W::field(1, 8), W::field(2, 0), W::field(3, 3), W::field(4, 4), W::field(5, 2), W::field(7, 1), W::field(8, 5), W::field(9, 7), W::field(10, 6)];
 pub static CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeClaimStatus", &F_CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS, &W_CORE_V1_PERSISTENT_VOLUME_CLAIM_STATUS);
 static F_CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&CORE_V1_PERSISTENT_VOLUME_CLAIM_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeClaimTemplate", &F_CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE, &W_CORE_V1_PERSISTENT_VOLUME_CLAIM_TEMPLATE);
@@ -3595,7 +3595,7 @@ static F_CORE_V1_PERSISTENT_VOLUME_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_177), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_PERSISTENT_VOLUME_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_PERSISTENT_VOLUME_LIST: Message = Message::new("io.k8s.api.core.v1.PersistentVolumeList", &F_CORE_V1_PERSISTENT_VOLUME_LIST, &W_CORE_V1_PERSISTENT_VOLUME_LIST);
 static F_CORE_V1_PERSISTENT_VOLUME_SOURCE: [F; 22] = [
@@ -3672,9 +3672,9 @@ pub static CORE_V1_PHOTON_PERSISTENT_DISK_VOLUME_SOURCE: Message = Message::new(
 static F_CORE_V1_POD: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_POD_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_POD_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_POD_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_POD_STATUS), F::ALWAYS)];
 static W_CORE_V1_POD: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_POD: Message = Message::new("io.k8s.api.core.v1.Pod", &F_CORE_V1_POD, &W_CORE_V1_POD);
 static F_CORE_V1_POD_AFFINITY: [F; 2] = [
@@ -3700,10 +3700,10 @@ static F_CORE_V1_POD_ATTACH_OPTIONS: [F; 7] = [
     F::new("apiVersion", Type::String, 0),
     F::new("container", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("stderr", Type::Bool, 0),
-    F::new("stdin", Type::Bool, 0),
-    F::new("stdout", Type::Bool, 0),
-    F::new("tty", Type::Bool, 0)];
+    F::new("stderr", Type::Bool, F::POINTER),
+    F::new("stdin", Type::Bool, F::POINTER),
+    F::new("stdout", Type::Bool, F::POINTER),
+    F::new("tty", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_ATTACH_OPTIONS: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 3), W::field(4, 6), W::field(5, 1)];
 pub static CORE_V1_POD_ATTACH_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodAttachOptions", &F_CORE_V1_POD_ATTACH_OPTIONS, &W_CORE_V1_POD_ATTACH_OPTIONS);
 static F_CORE_V1_POD_CERTIFICATE_PROJECTION: [F; 8] = [
@@ -3711,15 +3711,15 @@ static F_CORE_V1_POD_CERTIFICATE_PROJECTION: [F; 8] = [
     F::new("credentialBundlePath", Type::String, 0),
     F::new("keyPath", Type::String, 0),
     F::new("keyType", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("maxExpirationSeconds", Type::Int32, 0),
+    F::new("maxExpirationSeconds", Type::Int32, F::POINTER),
     F::new("signerName", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("user", Type::Int64, 0),
+    F::new("user", Type::Int64, F::POINTER),
     F::new("userAnnotations", Type::map(&MAP_0), 0)];
 static W_CORE_V1_POD_CERTIFICATE_PROJECTION: [W; 8] = [W::field(1, 5), W::field(2, 3), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 0), W::field(7, 7), W::field(8, 6)];
 pub static CORE_V1_POD_CERTIFICATE_PROJECTION: Message = Message::new("io.k8s.api.core.v1.PodCertificateProjection", &F_CORE_V1_POD_CERTIFICATE_PROJECTION, &W_CORE_V1_POD_CERTIFICATE_PROJECTION);
 static F_CORE_V1_POD_CONDITION: [F; 7] = [
-    F::new("lastProbeTime", Type::Time, 0),
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastProbeTime", Type::Time, F::ALWAYS),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("reason", Type::String, 0),
@@ -3735,7 +3735,7 @@ static W_CORE_V1_POD_DNS_CONFIG: [W; 3] = [W::field(1, 0), W::field(2, 2), W::fi
 pub static CORE_V1_POD_DNS_CONFIG: Message = Message::new("io.k8s.api.core.v1.PodDNSConfig", &F_CORE_V1_POD_DNS_CONFIG, &W_CORE_V1_POD_DNS_CONFIG);
 static F_CORE_V1_POD_DNS_CONFIG_OPTION: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("value", Type::String, 0)];
+    F::new("value", Type::String, F::POINTER)];
 static W_CORE_V1_POD_DNS_CONFIG_OPTION: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_POD_DNS_CONFIG_OPTION: Message = Message::new("io.k8s.api.core.v1.PodDNSConfigOption", &F_CORE_V1_POD_DNS_CONFIG_OPTION, &W_CORE_V1_POD_DNS_CONFIG_OPTION);
 static F_CORE_V1_POD_EXEC_OPTIONS: [F; 8] = [
@@ -3743,10 +3743,10 @@ static F_CORE_V1_POD_EXEC_OPTIONS: [F; 8] = [
     F::new("command", Type::list(&LIST_0), 0),
     F::new("container", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("stderr", Type::Bool, 0),
-    F::new("stdin", Type::Bool, 0),
-    F::new("stdout", Type::Bool, 0),
-    F::new("tty", Type::Bool, 0)];
+    F::new("stderr", Type::Bool, F::POINTER),
+    F::new("stdin", Type::Bool, F::POINTER),
+    F::new("stdout", Type::Bool, F::POINTER),
+    F::new("tty", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_EXEC_OPTIONS: [W; 6] = [W::field(1, 5), W::field(2, 6), W::field(3, 4), W::field(4, 7), W::field(5, 2), W::field(6, 1)];
 pub static CORE_V1_POD_EXEC_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodExecOptions", &F_CORE_V1_POD_EXEC_OPTIONS, &W_CORE_V1_POD_EXEC_OPTIONS);
 static F_CORE_V1_POD_EXTENDED_RESOURCE_CLAIM_STATUS: [F; 2] = [
@@ -3762,22 +3762,22 @@ static F_CORE_V1_POD_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_182), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_POD_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_POD_LIST: Message = Message::new("io.k8s.api.core.v1.PodList", &F_CORE_V1_POD_LIST, &W_CORE_V1_POD_LIST);
 static F_CORE_V1_POD_LOG_OPTIONS: [F; 12] = [
     F::new("apiVersion", Type::String, 0),
     F::new("container", Type::String, 0),
-    F::new("follow", Type::Bool, 0),
-    F::new("insecureSkipTLSVerifyBackend", Type::Bool, 0),
+    F::new("follow", Type::Bool, F::POINTER),
+    F::new("insecureSkipTLSVerifyBackend", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("limitBytes", Type::Int64, 0),
-    F::new("previous", Type::Bool, 0),
-    F::new("sinceSeconds", Type::Int64, 0),
+    F::new("limitBytes", Type::Int64, F::POINTER),
+    F::new("previous", Type::Bool, F::POINTER),
+    F::new("sinceSeconds", Type::Int64, F::POINTER),
     F::new("sinceTime", Type::Time, 0),
     F::new("stream", Type::String, 0),
-    F::new("tailLines", Type::Int64, 0),
-    F::new("timestamps", Type::Bool, 0)];
+    F::new("tailLines", Type::Int64, F::POINTER),
+    F::new("timestamps", Type::Bool, F::POINTER)];
 static W_CORE_V1_POD_LOG_OPTIONS: [W; 10] = [W::field(1, 1), W::field(2, 2), W::field(3, 6), W::field(4, 7), W::field(5, 8), W::field(6, 11), W::field(7, 10), W::field(8, 5), W::field(9, 3), W::field(10, 9)];
 pub static CORE_V1_POD_LOG_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodLogOptions", &F_CORE_V1_POD_LOG_OPTIONS, &W_CORE_V1_POD_LOG_OPTIONS);
 static F_CORE_V1_POD_OS: [F; 1] = [
@@ -3787,7 +3787,7 @@ pub static CORE_V1_POD_OS: Message = Message::new("io.k8s.api.core.v1.PodOS", &F
 static F_CORE_V1_POD_PORT_FORWARD_OPTIONS: [F; 3] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("ports", Type::list(&LIST_183), 0)];
+    F::new("ports", Type::list(&LIST_183), F::POINTER)];
 static W_CORE_V1_POD_PORT_FORWARD_OPTIONS: [W; 1] = [W::field(1, 2)];
 pub static CORE_V1_POD_PORT_FORWARD_OPTIONS: Message = Message::new("io.k8s.api.core.v1.PodPortForwardOptions", &F_CORE_V1_POD_PORT_FORWARD_OPTIONS, &W_CORE_V1_POD_PORT_FORWARD_OPTIONS);
 static F_CORE_V1_POD_PROXY_OPTIONS: [F; 3] = [
@@ -3802,13 +3802,13 @@ static W_CORE_V1_POD_READINESS_GATE: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_POD_READINESS_GATE: Message = Message::new("io.k8s.api.core.v1.PodReadinessGate", &F_CORE_V1_POD_READINESS_GATE, &W_CORE_V1_POD_READINESS_GATE);
 static F_CORE_V1_POD_RESOURCE_CLAIM: [F; 3] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("resourceClaimName", Type::String, 0),
-    F::new("resourceClaimTemplateName", Type::String, 0)];
+    F::new("resourceClaimName", Type::String, F::POINTER),
+    F::new("resourceClaimTemplateName", Type::String, F::POINTER)];
 static W_CORE_V1_POD_RESOURCE_CLAIM: [W; 3] = [W::field(1, 0), W::field(3, 1), W::field(4, 2)];
 pub static CORE_V1_POD_RESOURCE_CLAIM: Message = Message::new("io.k8s.api.core.v1.PodResourceClaim", &F_CORE_V1_POD_RESOURCE_CLAIM, &W_CORE_V1_POD_RESOURCE_CLAIM);
 static F_CORE_V1_POD_RESOURCE_CLAIM_STATUS: [F; 2] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("resourceClaimName", Type::String, 0)];
+    F::new("resourceClaimName", Type::String, F::POINTER)];
 static W_CORE_V1_POD_RESOURCE_CLAIM_STATUS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_POD_RESOURCE_CLAIM_STATUS: Message = Message::new("io.k8s.api.core.v1.PodResourceClaimStatus", &F_CORE_V1_POD_RESOURCE_CLAIM_STATUS, &W_CORE_V1_POD_RESOURCE_CLAIM_STATUS);
 static F_CORE_V1_POD_SCHEDULING_GATE: [F; 1] = [
@@ -3816,7 +3816,7 @@ static F_CORE_V1_POD_SCHEDULING_GATE: [F; 1] = [
 static W_CORE_V1_POD_SCHEDULING_GATE: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_POD_SCHEDULING_GATE: Message = Message::new("io.k8s.api.core.v1.PodSchedulingGate", &F_CORE_V1_POD_SCHEDULING_GATE, &W_CORE_V1_POD_SCHEDULING_GATE);
 static F_CORE_V1_POD_SCHEDULING_GROUP: [F; 1] = [
-    F::new("podGroupName", Type::String, 0)];
+    F::new("podGroupName", Type::String, F::POINTER)];
 static W_CORE_V1_POD_SCHEDULING_GROUP: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_POD_SCHEDULING_GROUP: Message = Message::new("io.k8s.api.core.v1.PodSchedulingGroup", &F_CORE_V1_POD_SCHEDULING_GROUP, &W_CORE_V1_POD_SCHEDULING_GROUP);
 static F_CORE_V1_POD_SECURITY_CONTEXT: [F; 13] = [
@@ -3913,20 +3913,20 @@ pub static CORE_V1_POD_STATUS: Message = Message::new("io.k8s.api.core.v1.PodSta
 static F_CORE_V1_POD_TEMPLATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_CORE_V1_POD_TEMPLATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static CORE_V1_POD_TEMPLATE: Message = Message::new("io.k8s.api.core.v1.PodTemplate", &F_CORE_V1_POD_TEMPLATE, &W_CORE_V1_POD_TEMPLATE);
 static F_CORE_V1_POD_TEMPLATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_203), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_POD_TEMPLATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_POD_TEMPLATE_LIST: Message = Message::new("io.k8s.api.core.v1.PodTemplateList", &F_CORE_V1_POD_TEMPLATE_LIST, &W_CORE_V1_POD_TEMPLATE_LIST);
 static F_CORE_V1_POD_TEMPLATE_SPEC: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_POD_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_POD_SPEC), F::ALWAYS)];
 static W_CORE_V1_POD_TEMPLATE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_POD_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.core.v1.PodTemplateSpec", &F_CORE_V1_POD_TEMPLATE_SPEC, &W_CORE_V1_POD_TEMPLATE_SPEC);
 static F_CORE_V1_POD_VOLUME_HEALTH: [F; 3] = [
@@ -3948,7 +3948,7 @@ static F_CORE_V1_PORTWORX_VOLUME_SOURCE: [F; 3] = [
 static W_CORE_V1_PORTWORX_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_PORTWORX_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.PortworxVolumeSource", &F_CORE_V1_PORTWORX_VOLUME_SOURCE, &W_CORE_V1_PORTWORX_VOLUME_SOURCE);
 static F_CORE_V1_PRECONDITIONS: [F; 1] = [
-    F::new("uid", Type::String, 0)];
+    F::new("uid", Type::String, F::POINTER)];
 static W_CORE_V1_PRECONDITIONS: [W; 1] = [W::field(1, 0)];
 pub static CORE_V1_PRECONDITIONS: Message = Message::new("io.k8s.api.core.v1.Preconditions", &F_CORE_V1_PRECONDITIONS, &W_CORE_V1_PRECONDITIONS);
 static F_CORE_V1_PREFER_AVOID_PODS_ENTRY: [F; 4] = [
@@ -3985,7 +3985,7 @@ static W_CORE_V1_PROBE_HANDLER: [W; 4] = [W::field(1, 0), W::field(2, 2), W::fie
 pub static CORE_V1_PROBE_HANDLER: Message = Message::new("io.k8s.api.core.v1.ProbeHandler", &F_CORE_V1_PROBE_HANDLER, &W_CORE_V1_PROBE_HANDLER);
 static F_CORE_V1_PROJECTED_VOLUME_SOURCE: [F; 3] = [
     F::new("defaultMode", Type::Int32, F::POINTER),
-    F::new("defaultUser", Type::Int64, 0),
+    F::new("defaultUser", Type::Int64, F::POINTER),
     F::new("sources", Type::list(&LIST_205), 0)];
 static W_CORE_V1_PROJECTED_VOLUME_SOURCE: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static CORE_V1_PROJECTED_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.ProjectedVolumeSource", &F_CORE_V1_PROJECTED_VOLUME_SOURCE, &W_CORE_V1_PROJECTED_VOLUME_SOURCE);
@@ -4022,22 +4022,22 @@ static W_CORE_V1_RBD_VOLUME_SOURCE: [W; 8] = [W::field(1, 3), W::field(2, 1), W:
 pub static CORE_V1_RBD_VOLUME_SOURCE: Message = Message::new("io.k8s.api.core.v1.RBDVolumeSource", &F_CORE_V1_RBD_VOLUME_SOURCE, &W_CORE_V1_RBD_VOLUME_SOURCE);
 static F_CORE_V1_RANGE_ALLOCATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("data", Type::Bytes, 0),
+    F::new("data", Type::Bytes, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("range", Type::String, 0)];
 static W_CORE_V1_RANGE_ALLOCATION: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 1)];
 pub static CORE_V1_RANGE_ALLOCATION: Message = Message::new("io.k8s.api.core.v1.RangeAllocation", &F_CORE_V1_RANGE_ALLOCATION, &W_CORE_V1_RANGE_ALLOCATION);
 static F_CORE_V1_REPLICATION_CONTROLLER: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_REPLICATION_CONTROLLER_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_REPLICATION_CONTROLLER_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_REPLICATION_CONTROLLER_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_REPLICATION_CONTROLLER_STATUS), F::ALWAYS)];
 static W_CORE_V1_REPLICATION_CONTROLLER: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_REPLICATION_CONTROLLER: Message = Message::new("io.k8s.api.core.v1.ReplicationController", &F_CORE_V1_REPLICATION_CONTROLLER, &W_CORE_V1_REPLICATION_CONTROLLER);
 static F_CORE_V1_REPLICATION_CONTROLLER_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -4048,7 +4048,7 @@ static F_CORE_V1_REPLICATION_CONTROLLER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_206), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_REPLICATION_CONTROLLER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_REPLICATION_CONTROLLER_LIST: Message = Message::new("io.k8s.api.core.v1.ReplicationControllerList", &F_CORE_V1_REPLICATION_CONTROLLER_LIST, &W_CORE_V1_REPLICATION_CONTROLLER_LIST);
 static F_CORE_V1_REPLICATION_CONTROLLER_SPEC: [F; 4] = [
@@ -4074,7 +4074,7 @@ static W_CORE_V1_RESOURCE_CLAIM: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_RESOURCE_CLAIM: Message = Message::new("io.k8s.api.core.v1.ResourceClaim", &F_CORE_V1_RESOURCE_CLAIM, &W_CORE_V1_RESOURCE_CLAIM);
 static F_CORE_V1_RESOURCE_FIELD_SELECTOR: [F; 3] = [
     F::new("containerName", Type::String, 0),
-    F::new("divisor", Type::Quantity, 0),
+    F::new("divisor", Type::Quantity, F::ALWAYS),
     F::new("resource", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_RESOURCE_FIELD_SELECTOR: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static CORE_V1_RESOURCE_FIELD_SELECTOR: Message = Message::atomic("io.k8s.api.core.v1.ResourceFieldSelector", &F_CORE_V1_RESOURCE_FIELD_SELECTOR, &W_CORE_V1_RESOURCE_FIELD_SELECTOR);
@@ -4087,16 +4087,16 @@ pub static CORE_V1_RESOURCE_HEALTH: Message = Message::new("io.k8s.api.core.v1.R
 static F_CORE_V1_RESOURCE_QUOTA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_RESOURCE_QUOTA_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_RESOURCE_QUOTA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_RESOURCE_QUOTA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_RESOURCE_QUOTA_STATUS), F::ALWAYS)];
 static W_CORE_V1_RESOURCE_QUOTA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_RESOURCE_QUOTA: Message = Message::new("io.k8s.api.core.v1.ResourceQuota", &F_CORE_V1_RESOURCE_QUOTA, &W_CORE_V1_RESOURCE_QUOTA);
 static F_CORE_V1_RESOURCE_QUOTA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_208), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_RESOURCE_QUOTA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_RESOURCE_QUOTA_LIST: Message = Message::new("io.k8s.api.core.v1.ResourceQuotaList", &F_CORE_V1_RESOURCE_QUOTA_LIST, &W_CORE_V1_RESOURCE_QUOTA_LIST);
 static F_CORE_V1_RESOURCE_QUOTA_SPEC: [F; 3] = [
@@ -4165,7 +4165,7 @@ static F_CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT: [F; 3] = [
 static W_CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT: Message = Message::new("io.k8s.api.core.v1.ScopedResourceSelectorRequirement", &F_CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT, &W_CORE_V1_SCOPED_RESOURCE_SELECTOR_REQUIREMENT);
 static F_CORE_V1_SECCOMP_PROFILE: [F; 2] = [
-    F::new("localhostProfile", Type::String, 0),
+    F::new("localhostProfile", Type::String, F::POINTER),
     F::new("type", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_SECCOMP_PROFILE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_SECCOMP_PROFILE: Message = Message::new("io.k8s.api.core.v1.SeccompProfile", &F_CORE_V1_SECCOMP_PROFILE, &W_CORE_V1_SECCOMP_PROFILE);
@@ -4174,7 +4174,7 @@ static F_CORE_V1_SECRET: [F; 7] = [
     F::new("data", Type::map(&MAP_2), 0),
     F::new("immutable", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("stringData", Type::map(&MAP_0), 0),
     F::new("type", Type::String, 0)];
 static W_CORE_V1_SECRET: [W; 5] = [W::field(1, 4), W::field(2, 1), W::field(3, 6), W::field(4, 5), W::field(5, 2)];
@@ -4194,7 +4194,7 @@ static F_CORE_V1_SECRET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_212), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_SECRET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_SECRET_LIST: Message = Message::new("io.k8s.api.core.v1.SecretList", &F_CORE_V1_SECRET_LIST, &W_CORE_V1_SECRET_LIST);
 static F_CORE_V1_SECRET_PROJECTION: [F; 3] = [
@@ -4210,7 +4210,7 @@ static W_CORE_V1_SECRET_REFERENCE: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static CORE_V1_SECRET_REFERENCE: Message = Message::atomic("io.k8s.api.core.v1.SecretReference", &F_CORE_V1_SECRET_REFERENCE, &W_CORE_V1_SECRET_REFERENCE);
 static F_CORE_V1_SECRET_VOLUME_SOURCE: [F; 5] = [
     F::new("defaultMode", Type::Int32, F::POINTER),
-    F::new("defaultUser", Type::Int64, 0),
+    F::new("defaultUser", Type::Int64, F::POINTER),
     F::new("items", Type::list(&LIST_132), 0),
     F::new("optional", Type::Bool, F::POINTER),
     F::new("secretName", Type::String, 0)];
@@ -4240,9 +4240,9 @@ pub static CORE_V1_SERIALIZED_REFERENCE: Message = Message::new("io.k8s.api.core
 static F_CORE_V1_SERVICE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&CORE_V1_SERVICE_SPEC), 0),
-    F::new("status", Type::message(&CORE_V1_SERVICE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&CORE_V1_SERVICE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&CORE_V1_SERVICE_STATUS), F::ALWAYS)];
 static W_CORE_V1_SERVICE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static CORE_V1_SERVICE: Message = Message::new("io.k8s.api.core.v1.Service", &F_CORE_V1_SERVICE, &W_CORE_V1_SERVICE);
 static F_CORE_V1_SERVICE_ACCOUNT: [F; 6] = [
@@ -4250,7 +4250,7 @@ static F_CORE_V1_SERVICE_ACCOUNT: [F; 6] = [
     F::new("automountServiceAccountToken", Type::Bool, F::POINTER),
     F::new("imagePullSecrets", Type::list(&LIST_213), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("secrets", Type::list(&LIST_214), F::MERGE)];
 static W_CORE_V1_SERVICE_ACCOUNT: [W; 4] = [W::field(1, 4), W::field(2, 5), W::field(3, 2), W::field(4, 1)];
 pub static CORE_V1_SERVICE_ACCOUNT: Message = Message::new("io.k8s.api.core.v1.ServiceAccount", &F_CORE_V1_SERVICE_ACCOUNT, &W_CORE_V1_SERVICE_ACCOUNT);
@@ -4258,21 +4258,21 @@ static F_CORE_V1_SERVICE_ACCOUNT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_215), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_SERVICE_ACCOUNT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_SERVICE_ACCOUNT_LIST: Message = Message::new("io.k8s.api.core.v1.ServiceAccountList", &F_CORE_V1_SERVICE_ACCOUNT_LIST, &W_CORE_V1_SERVICE_ACCOUNT_LIST);
 static F_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION: [F; 4] = [
     F::new("audience", Type::String, 0),
     F::new("expirationSeconds", Type::Int64, F::POINTER),
     F::new("path", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("user", Type::Int64, 0)];
+    F::new("user", Type::Int64, F::POINTER)];
 static W_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 3)];
 pub static CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION: Message = Message::new("io.k8s.api.core.v1.ServiceAccountTokenProjection", &F_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION, &W_CORE_V1_SERVICE_ACCOUNT_TOKEN_PROJECTION);
 static F_CORE_V1_SERVICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_216), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CORE_V1_SERVICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CORE_V1_SERVICE_LIST: Message = Message::new("io.k8s.api.core.v1.ServiceList", &F_CORE_V1_SERVICE_LIST, &W_CORE_V1_SERVICE_LIST);
 static F_CORE_V1_SERVICE_PORT: [F; 6] = [
@@ -4281,7 +4281,7 @@ static F_CORE_V1_SERVICE_PORT: [F; 6] = [
     F::new("nodePort", Type::Int32, 0),
     F::new("port", Type::Int32, F::REQUIRED | F::ALWAYS),
     F::new("protocol", Type::String, 0),
-    F::new("targetPort", Type::IntOrString, 0)];
+    F::new("targetPort", Type::IntOrString, F::ALWAYS)];
 static W_CORE_V1_SERVICE_PORT: [W; 6] = [W::field(1, 1), W::field(2, 4), W::field(3, 3), W::field(4, 5), W::field(5, 2), W::field(6, 0)];
 pub static CORE_V1_SERVICE_PORT: Message = Message::new("io.k8s.api.core.v1.ServicePort", &F_CORE_V1_SERVICE_PORT, &W_CORE_V1_SERVICE_PORT);
 static F_CORE_V1_SERVICE_PROXY_OPTIONS: [F; 3] = [
@@ -4315,7 +4315,7 @@ static W_CORE_V1_SERVICE_SPEC: [W; 20] = [W::field(1, 13), W::field(2, 15), W::f
 pub static CORE_V1_SERVICE_SPEC: Message = Message::new("io.k8s.api.core.v1.ServiceSpec", &F_CORE_V1_SERVICE_SPEC, &W_CORE_V1_SERVICE_SPEC);
 static F_CORE_V1_SERVICE_STATUS: [F; 2] = [
     F::new("conditions", Type::list(&LIST_118), F::MERGE),
-    F::new("loadBalancer", Type::message(&CORE_V1_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&CORE_V1_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_CORE_V1_SERVICE_STATUS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_SERVICE_STATUS: Message = Message::new("io.k8s.api.core.v1.ServiceStatus", &F_CORE_V1_SERVICE_STATUS, &W_CORE_V1_SERVICE_STATUS);
 static F_CORE_V1_SESSION_AFFINITY_CONFIG: [F; 1] = [
@@ -4388,16 +4388,16 @@ static F_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT: [F; 8] = [
 static W_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT: [W; 8] = [W::field(1, 2), W::field(2, 6), W::field(3, 7), W::field(4, 0), W::field(5, 3), W::field(6, 4), W::field(7, 5), W::field(8, 1)];
 pub static CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT: Message = Message::new("io.k8s.api.core.v1.TopologySpreadConstraint", &F_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT, &W_CORE_V1_TOPOLOGY_SPREAD_CONSTRAINT);
 static F_CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE: [F; 3] = [
-    F::new("apiGroup", Type::String, 0),
+    F::new("apiGroup", Type::String, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE: Message = Message::atomic("io.k8s.api.core.v1.TypedLocalObjectReference", &F_CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE, &W_CORE_V1_TYPED_LOCAL_OBJECT_REFERENCE);
 static F_CORE_V1_TYPED_OBJECT_REFERENCE: [F; 4] = [
-    F::new("apiGroup", Type::String, 0),
+    F::new("apiGroup", Type::String, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("namespace", Type::String, 0)];
+    F::new("namespace", Type::String, F::POINTER)];
 static W_CORE_V1_TYPED_OBJECT_REFERENCE: [W; 4] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 3)];
 pub static CORE_V1_TYPED_OBJECT_REFERENCE: Message = Message::new("io.k8s.api.core.v1.TypedObjectReference", &F_CORE_V1_TYPED_OBJECT_REFERENCE, &W_CORE_V1_TYPED_OBJECT_REFERENCE);
 static F_CORE_V1_VOLUME: [F; 31] = [
@@ -4537,15 +4537,15 @@ static F_CORE_V1_WEIGHTED_POD_AFFINITY_TERM: [F; 2] = [
 static W_CORE_V1_WEIGHTED_POD_AFFINITY_TERM: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static CORE_V1_WEIGHTED_POD_AFFINITY_TERM: Message = Message::new("io.k8s.api.core.v1.WeightedPodAffinityTerm", &F_CORE_V1_WEIGHTED_POD_AFFINITY_TERM, &W_CORE_V1_WEIGHTED_POD_AFFINITY_TERM);
 static F_CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS: [F; 4] = [
-    F::new("gmsaCredentialSpec", Type::String, 0),
-    F::new("gmsaCredentialSpecName", Type::String, 0),
-    F::new("hostProcess", Type::Bool, 0),
-    F::new("runAsUserName", Type::String, 0)];
+    F::new("gmsaCredentialSpec", Type::String, F::POINTER),
+    F::new("gmsaCredentialSpecName", Type::String, F::POINTER),
+    F::new("hostProcess", Type::Bool, F::POINTER),
+    F::new("runAsUserName", Type::String, F::POINTER)];
 static W_CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 3), W::field(4, 2)];
 pub static CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS: Message = Message::new("io.k8s.api.core.v1.WindowsSecurityContextOptions", &F_CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS, &W_CORE_V1_WINDOWS_SECURITY_CONTEXT_OPTIONS);
 static F_DISCOVERY_V1_ENDPOINT: [F; 8] = [
     F::new("addresses", Type::list(&LIST_13), F::REQUIRED | F::ALWAYS),
-    F::new("conditions", Type::message(&DISCOVERY_V1_ENDPOINT_CONDITIONS), 0),
+    F::new("conditions", Type::message(&DISCOVERY_V1_ENDPOINT_CONDITIONS), F::ALWAYS),
     F::new("deprecatedTopology", Type::map(&MAP_0), 0),
     F::new("hints", Type::message(&DISCOVERY_V1_ENDPOINT_HINTS), 0),
     F::new("hostname", Type::String, F::POINTER),
@@ -4577,15 +4577,15 @@ static F_DISCOVERY_V1_ENDPOINT_SLICE: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("endpoints", Type::list(&LIST_221), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("ports", Type::list(&LIST_222), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("ports", Type::list(&LIST_222), F::ALWAYS)];
 static W_DISCOVERY_V1_ENDPOINT_SLICE: [W; 4] = [W::field(1, 4), W::field(2, 2), W::field(3, 5), W::field(4, 0)];
 pub static DISCOVERY_V1_ENDPOINT_SLICE: Message = Message::new("io.k8s.api.discovery.v1.EndpointSlice", &F_DISCOVERY_V1_ENDPOINT_SLICE, &W_DISCOVERY_V1_ENDPOINT_SLICE);
 static F_DISCOVERY_V1_ENDPOINT_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_223), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_DISCOVERY_V1_ENDPOINT_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static DISCOVERY_V1_ENDPOINT_SLICE_LIST: Message = Message::new("io.k8s.api.discovery.v1.EndpointSliceList", &F_DISCOVERY_V1_ENDPOINT_SLICE_LIST, &W_DISCOVERY_V1_ENDPOINT_SLICE_LIST);
 static F_DISCOVERY_V1_FOR_NODE: [F; 1] = [
@@ -4597,19 +4597,19 @@ static F_DISCOVERY_V1_FOR_ZONE: [F; 1] = [
 static W_DISCOVERY_V1_FOR_ZONE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1_FOR_ZONE: Message = Message::new("io.k8s.api.discovery.v1.ForZone", &F_DISCOVERY_V1_FOR_ZONE, &W_DISCOVERY_V1_FOR_ZONE);
 static F_DISCOVERY_V1BETA1_ENDPOINT: [F; 7] = [
-    F::new("addresses", Type::list(&LIST_0), 0),
-    F::new("conditions", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS), 0),
+    F::new("addresses", Type::list(&LIST_0), F::ALWAYS),
+    F::new("conditions", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS), F::ALWAYS),
     F::new("hints", Type::message(&DISCOVERY_V1BETA1_ENDPOINT_HINTS), 0),
-    F::new("hostname", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
+    F::new("hostname", Type::String, F::POINTER),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("targetRef", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
-    F::new("topology", Type::map(&MAP_0), 0)];
+    F::new("topology", Type::map(&MAP_0), F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT: [W; 7] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 5), W::field(5, 6), W::field(6, 4), W::field(7, 2)];
 pub static DISCOVERY_V1BETA1_ENDPOINT: Message = Message::new("io.k8s.api.discovery.v1beta1.Endpoint", &F_DISCOVERY_V1BETA1_ENDPOINT, &W_DISCOVERY_V1BETA1_ENDPOINT);
 static F_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: [F; 3] = [
-    F::new("ready", Type::Bool, 0),
-    F::new("serving", Type::Bool, 0),
-    F::new("terminating", Type::Bool, 0)];
+    F::new("ready", Type::Bool, F::POINTER),
+    F::new("serving", Type::Bool, F::POINTER),
+    F::new("terminating", Type::Bool, F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointConditions", &F_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS, &W_DISCOVERY_V1BETA1_ENDPOINT_CONDITIONS);
 static F_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [F; 2] = [
@@ -4618,49 +4618,49 @@ static F_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [F; 2] = [
 static W_DISCOVERY_V1BETA1_ENDPOINT_HINTS: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_HINTS: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointHints", &F_DISCOVERY_V1BETA1_ENDPOINT_HINTS, &W_DISCOVERY_V1BETA1_ENDPOINT_HINTS);
 static F_DISCOVERY_V1BETA1_ENDPOINT_PORT: [F; 4] = [
-    F::new("appProtocol", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("port", Type::Int32, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("appProtocol", Type::String, F::POINTER),
+    F::new("name", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER),
+    F::new("protocol", Type::String, F::POINTER)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_PORT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_PORT: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointPort", &F_DISCOVERY_V1BETA1_ENDPOINT_PORT, &W_DISCOVERY_V1BETA1_ENDPOINT_PORT);
 static F_DISCOVERY_V1BETA1_ENDPOINT_SLICE: [F; 6] = [
-    F::new("addressType", Type::String, 0),
+    F::new("addressType", Type::String, F::ALWAYS),
     F::new("apiVersion", Type::String, 0),
     F::new("endpoints", Type::list(&LIST_226), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("ports", Type::list(&LIST_227), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("ports", Type::list(&LIST_227), F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_SLICE: [W; 4] = [W::field(1, 4), W::field(2, 2), W::field(3, 5), W::field(4, 0)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_SLICE: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointSlice", &F_DISCOVERY_V1BETA1_ENDPOINT_SLICE, &W_DISCOVERY_V1BETA1_ENDPOINT_SLICE);
 static F_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_228), 0),
+    F::new("items", Type::list(&LIST_228), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST: Message = Message::new("io.k8s.api.discovery.v1beta1.EndpointSliceList", &F_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST, &W_DISCOVERY_V1BETA1_ENDPOINT_SLICE_LIST);
 static F_DISCOVERY_V1BETA1_FOR_NODE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_FOR_NODE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1BETA1_FOR_NODE: Message = Message::new("io.k8s.api.discovery.v1beta1.ForNode", &F_DISCOVERY_V1BETA1_FOR_NODE, &W_DISCOVERY_V1BETA1_FOR_NODE);
 static F_DISCOVERY_V1BETA1_FOR_ZONE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_DISCOVERY_V1BETA1_FOR_ZONE: [W; 1] = [W::field(1, 0)];
 pub static DISCOVERY_V1BETA1_FOR_ZONE: Message = Message::new("io.k8s.api.discovery.v1beta1.ForZone", &F_DISCOVERY_V1BETA1_FOR_ZONE, &W_DISCOVERY_V1BETA1_FOR_ZONE);
 static F_EVENTS_V1_EVENT: [F; 17] = [
     F::new("action", Type::String, 0),
     F::new("apiVersion", Type::String, 0),
     F::new("deprecatedCount", Type::Int32, 0),
-    F::new("deprecatedFirstTimestamp", Type::Time, 0),
-    F::new("deprecatedLastTimestamp", Type::Time, 0),
-    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), 0),
+    F::new("deprecatedFirstTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedLastTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), F::ALWAYS),
     F::new("eventTime", Type::MicroTime, F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("note", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
+    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), F::ALWAYS),
     F::new("related", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
     F::new("reportingController", Type::String, 0),
     F::new("reportingInstance", Type::String, 0),
@@ -4672,7 +4672,7 @@ static F_EVENTS_V1_EVENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_229), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EVENTS_V1_EVENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EVENTS_V1_EVENT_LIST: Message = Message::new("io.k8s.api.events.v1.EventList", &F_EVENTS_V1_EVENT_LIST, &W_EVENTS_V1_EVENT_LIST);
 static F_EVENTS_V1_EVENT_SERIES: [F; 2] = [
@@ -4684,15 +4684,15 @@ static F_EVENTS_V1BETA1_EVENT: [F; 17] = [
     F::new("action", Type::String, 0),
     F::new("apiVersion", Type::String, 0),
     F::new("deprecatedCount", Type::Int32, 0),
-    F::new("deprecatedFirstTimestamp", Type::Time, 0),
-    F::new("deprecatedLastTimestamp", Type::Time, 0),
-    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), 0),
-    F::new("eventTime", Type::MicroTime, 0),
+    F::new("deprecatedFirstTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedLastTimestamp", Type::Time, F::ALWAYS),
+    F::new("deprecatedSource", Type::message(&CORE_V1_EVENT_SOURCE), F::ALWAYS),
+    F::new("eventTime", Type::MicroTime, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("note", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
+    F::new("regarding", Type::message(&CORE_V1_OBJECT_REFERENCE), F::ALWAYS),
     F::new("related", Type::message(&CORE_V1_OBJECT_REFERENCE), 0),
     F::new("reportingController", Type::String, 0),
     F::new("reportingInstance", Type::String, 0),
@@ -4702,26 +4702,26 @@ static W_EVENTS_V1BETA1_EVENT: [W; 15] = [W::field(1, 8), W::field(2, 6), W::fie
 pub static EVENTS_V1BETA1_EVENT: Message = Message::new("io.k8s.api.events.v1beta1.Event", &F_EVENTS_V1BETA1_EVENT, &W_EVENTS_V1BETA1_EVENT);
 static F_EVENTS_V1BETA1_EVENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_230), 0),
+    F::new("items", Type::list(&LIST_230), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EVENTS_V1BETA1_EVENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EVENTS_V1BETA1_EVENT_LIST: Message = Message::new("io.k8s.api.events.v1beta1.EventList", &F_EVENTS_V1BETA1_EVENT_LIST, &W_EVENTS_V1BETA1_EVENT_LIST);
 static F_EVENTS_V1BETA1_EVENT_SERIES: [F; 2] = [
-    F::new("count", Type::Int32, 0),
-    F::new("lastObservedTime", Type::MicroTime, 0)];
+    F::new("count", Type::Int32, F::ALWAYS),
+    F::new("lastObservedTime", Type::MicroTime, F::ALWAYS)];
 static W_EVENTS_V1BETA1_EVENT_SERIES: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static EVENTS_V1BETA1_EVENT_SERIES: Message = Message::new("io.k8s.api.events.v1beta1.EventSeries", &F_EVENTS_V1BETA1_EVENT_SERIES, &W_EVENTS_V1BETA1_EVENT_SERIES);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSet", &F_EXTENSIONS_V1BETA1_DAEMON_SET, &W_EXTENSIONS_V1BETA1_DAEMON_SET);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4732,26 +4732,26 @@ static F_EXTENSIONS_V1BETA1_DAEMON_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_231), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSetList", &F_EXTENSIONS_V1BETA1_DAEMON_SET_LIST, &W_EXTENSIONS_V1BETA1_DAEMON_SET_LIST);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: [F; 6] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0),
     F::new("templateGeneration", Type::Int64, 0),
-    F::new("updateStrategy", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY), 0)];
+    F::new("updateStrategy", Type::message(&EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: [W; 6] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 0), W::field(5, 4), W::field(6, 1)];
 pub static EXTENSIONS_V1BETA1_DAEMON_SET_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.DaemonSetSpec", &F_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC, &W_EXTENSIONS_V1BETA1_DAEMON_SET_SPEC);
 static F_EXTENSIONS_V1BETA1_DAEMON_SET_STATUS: [F; 10] = [
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_232), 0),
-    F::new("currentNumberScheduled", Type::Int32, 0),
-    F::new("desiredNumberScheduled", Type::Int32, 0),
+    F::new("currentNumberScheduled", Type::Int32, F::POINTER),
+    F::new("desiredNumberScheduled", Type::Int32, F::POINTER),
     F::new("numberAvailable", Type::Int32, 0),
-    F::new("numberMisscheduled", Type::Int32, 0),
-    F::new("numberReady", Type::Int32, 0),
+    F::new("numberMisscheduled", Type::Int32, F::POINTER),
+    F::new("numberReady", Type::Int32, F::POINTER),
     F::new("numberUnavailable", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("updatedNumberScheduled", Type::Int32, 0)];
@@ -4765,14 +4765,14 @@ pub static EXTENSIONS_V1BETA1_DAEMON_SET_UPDATE_STRATEGY: Message = Message::new
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT: Message = Message::new("io.k8s.api.extensions.v1beta1.Deployment", &F_EXTENSIONS_V1BETA1_DEPLOYMENT, &W_EXTENSIONS_V1BETA1_DEPLOYMENT);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
-    F::new("lastUpdateTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
+    F::new("lastUpdateTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4783,35 +4783,35 @@ static F_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_233), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentList", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_LIST);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("rollbackTo", Type::message(&EXTENSIONS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("updatedAnnotations", Type::map(&MAP_0), 0)];
+    F::new("updatedAnnotations", Type::map(&MAP_0), F::POINTER)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentRollback", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_ROLLBACK);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: [F; 9] = [
     F::new("minReadySeconds", Type::Int32, 0),
     F::new("paused", Type::Bool, 0),
-    F::new("progressDeadlineSeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("revisionHistoryLimit", Type::Int32, 0),
+    F::new("progressDeadlineSeconds", Type::Int32, F::POINTER),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("revisionHistoryLimit", Type::Int32, F::POINTER),
     F::new("rollbackTo", Type::message(&EXTENSIONS_V1BETA1_ROLLBACK_CONFIG), 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("strategy", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY), 0),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("strategy", Type::message(&EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY), F::ALWAYS),
     F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 8), W::field(4, 7), W::field(5, 0), W::field(6, 4), W::field(7, 1), W::field(8, 5), W::field(9, 2)];
 pub static EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.DeploymentSpec", &F_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC, &W_EXTENSIONS_V1BETA1_DEPLOYMENT_SPEC);
 static F_EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS: [F; 9] = [
     F::new("availableReplicas", Type::Int32, 0),
-    F::new("collisionCount", Type::Int32, 0),
+    F::new("collisionCount", Type::Int32, F::POINTER),
     F::new("conditions", Type::list(&LIST_234), 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
     F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER),
     F::new("unavailableReplicas", Type::Int32, 0),
     F::new("updatedReplicas", Type::Int32, 0)];
 static W_EXTENSIONS_V1BETA1_DEPLOYMENT_STATUS: [W; 9] = [W::field(1, 3), W::field(2, 5), W::field(3, 8), W::field(4, 0), W::field(5, 7), W::field(6, 2), W::field(7, 4), W::field(8, 1), W::field(9, 6)];
@@ -4824,7 +4824,7 @@ pub static EXTENSIONS_V1BETA1_DEPLOYMENT_STRATEGY: Message = Message::new("io.k8
 static F_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: [F; 3] = [
     F::new("backend", Type::message(&EXTENSIONS_V1BETA1_INGRESS_BACKEND), 0),
     F::new("path", Type::String, 0),
-    F::new("pathType", Type::String, 0)];
+    F::new("pathType", Type::String, F::ALWAYS | F::POINTER)];
 static W_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH: Message = Message::new("io.k8s.api.extensions.v1beta1.HTTPIngressPath", &F_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH, &W_EXTENSIONS_V1BETA1_HTTP_INGRESS_PATH);
 static F_EXTENSIONS_V1BETA1_HTTP_INGRESS_RULE_VALUE: [F; 1] = [
@@ -4839,9 +4839,9 @@ pub static EXTENSIONS_V1BETA1_IP_BLOCK: Message = Message::new("io.k8s.api.exten
 static F_EXTENSIONS_V1BETA1_INGRESS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_INGRESS_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_INGRESS_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_INGRESS_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_INGRESS_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_INGRESS: Message = Message::new("io.k8s.api.extensions.v1beta1.Ingress", &F_EXTENSIONS_V1BETA1_INGRESS, &W_EXTENSIONS_V1BETA1_INGRESS);
 static F_EXTENSIONS_V1BETA1_INGRESS_BACKEND: [F; 3] = [
@@ -4854,7 +4854,7 @@ static F_EXTENSIONS_V1BETA1_INGRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_236), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_INGRESS_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressList", &F_EXTENSIONS_V1BETA1_INGRESS_LIST, &W_EXTENSIONS_V1BETA1_INGRESS_LIST);
 static F_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS: [F; 3] = [
@@ -4869,7 +4869,7 @@ static W_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: [W; 1] = [W::field(1, 
 pub static EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressLoadBalancerStatus", &F_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS);
 static F_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: [F; 3] = [
     F::new("error", Type::String, 0),
-    F::new("port", Type::Int32, 0),
+    F::new("port", Type::Int32, F::POINTER),
     F::new("protocol", Type::String, 0)];
 static W_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressPortStatus", &F_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_PORT_STATUS);
@@ -4884,13 +4884,13 @@ static W_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressRuleValue", &F_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE, &W_EXTENSIONS_V1BETA1_INGRESS_RULE_VALUE);
 static F_EXTENSIONS_V1BETA1_INGRESS_SPEC: [F; 4] = [
     F::new("backend", Type::message(&EXTENSIONS_V1BETA1_INGRESS_BACKEND), 0),
-    F::new("ingressClassName", Type::String, 0),
+    F::new("ingressClassName", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_240), 0),
     F::new("tls", Type::list(&LIST_239), 0)];
 static W_EXTENSIONS_V1BETA1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static EXTENSIONS_V1BETA1_INGRESS_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressSpec", &F_EXTENSIONS_V1BETA1_INGRESS_SPEC, &W_EXTENSIONS_V1BETA1_INGRESS_SPEC);
 static F_EXTENSIONS_V1BETA1_INGRESS_STATUS: [F; 1] = [
-    F::new("loadBalancer", Type::message(&EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&EXTENSIONS_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_INGRESS_STATUS: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_INGRESS_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.IngressStatus", &F_EXTENSIONS_V1BETA1_INGRESS_STATUS, &W_EXTENSIONS_V1BETA1_INGRESS_STATUS);
 static F_EXTENSIONS_V1BETA1_INGRESS_TLS: [F; 2] = [
@@ -4901,8 +4901,8 @@ pub static EXTENSIONS_V1BETA1_INGRESS_TLS: Message = Message::new("io.k8s.api.ex
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicy", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_EGRESS_RULE: [F; 2] = [
@@ -4919,7 +4919,7 @@ static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_243), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyList", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_LIST);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [F; 3] = [
@@ -4929,28 +4929,28 @@ static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [F; 3] = [
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyPeer", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PEER);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: [F; 3] = [
-    F::new("endPort", Type::Int32, 0),
+    F::new("endPort", Type::Int32, F::POINTER),
     F::new("port", Type::IntOrString, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("protocol", Type::String, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicyPort", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_PORT);
 static F_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: [F; 4] = [
     F::new("egress", Type::list(&LIST_245), 0),
     F::new("ingress", Type::list(&LIST_244), 0),
-    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS),
     F::new("policyTypes", Type::list(&LIST_0), 0)];
 static W_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.NetworkPolicySpec", &F_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC, &W_EXTENSIONS_V1BETA1_NETWORK_POLICY_SPEC);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_REPLICA_SET_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSet", &F_EXTENSIONS_V1BETA1_REPLICA_SET, &W_EXTENSIONS_V1BETA1_REPLICA_SET);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -4961,14 +4961,14 @@ static F_EXTENSIONS_V1BETA1_REPLICA_SET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_246), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_LIST: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetList", &F_EXTENSIONS_V1BETA1_REPLICA_SET_LIST, &W_EXTENSIONS_V1BETA1_REPLICA_SET_LIST);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: [F; 4] = [
     F::new("minReadySeconds", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS | F::POINTER),
+    F::new("template", Type::message(&CORE_V1_POD_TEMPLATE_SPEC), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetSpec", &F_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC, &W_EXTENSIONS_V1BETA1_REPLICA_SET_SPEC);
 static F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [F; 7] = [
@@ -4977,12 +4977,12 @@ static F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [F; 7] = [
     F::new("fullyLabeledReplicas", Type::Int32, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("readyReplicas", Type::Int32, 0),
-    F::new("replicas", Type::Int32, 0),
-    F::new("terminatingReplicas", Type::Int32, 0)];
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("terminatingReplicas", Type::Int32, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: [W; 7] = [W::field(1, 5), W::field(2, 2), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6)];
 pub static EXTENSIONS_V1BETA1_REPLICA_SET_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.ReplicaSetStatus", &F_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS, &W_EXTENSIONS_V1BETA1_REPLICA_SET_STATUS);
 static F_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: [F; 1] = [
-    F::new("revision", Type::Int64, 0)];
+    F::new("revision", Type::Int64, F::POINTER)];
 static W_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_ROLLBACK_CONFIG: Message = Message::new("io.k8s.api.extensions.v1beta1.RollbackConfig", &F_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG, &W_EXTENSIONS_V1BETA1_ROLLBACK_CONFIG);
 static F_EXTENSIONS_V1BETA1_ROLLING_UPDATE_DAEMON_SET: [F; 2] = [
@@ -4998,9 +4998,9 @@ pub static EXTENSIONS_V1BETA1_ROLLING_UPDATE_DEPLOYMENT: Message = Message::new(
 static F_EXTENSIONS_V1BETA1_SCALE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_SCALE_SPEC), 0),
-    F::new("status", Type::message(&EXTENSIONS_V1BETA1_SCALE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&EXTENSIONS_V1BETA1_SCALE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&EXTENSIONS_V1BETA1_SCALE_STATUS), F::ALWAYS)];
 static W_EXTENSIONS_V1BETA1_SCALE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static EXTENSIONS_V1BETA1_SCALE: Message = Message::new("io.k8s.api.extensions.v1beta1.Scale", &F_EXTENSIONS_V1BETA1_SCALE, &W_EXTENSIONS_V1BETA1_SCALE);
 static F_EXTENSIONS_V1BETA1_SCALE_SPEC: [F; 1] = [
@@ -5008,8 +5008,8 @@ static F_EXTENSIONS_V1BETA1_SCALE_SPEC: [F; 1] = [
 static W_EXTENSIONS_V1BETA1_SCALE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static EXTENSIONS_V1BETA1_SCALE_SPEC: Message = Message::new("io.k8s.api.extensions.v1beta1.ScaleSpec", &F_EXTENSIONS_V1BETA1_SCALE_SPEC, &W_EXTENSIONS_V1BETA1_SCALE_SPEC);
 static F_EXTENSIONS_V1BETA1_SCALE_STATUS: [F; 3] = [
-    F::new("replicas", Type::Int32, 0),
-    F::new("selector", Type::map(&MAP_0), 0),
+    F::new("replicas", Type::Int32, F::POINTER),
+    F::new("selector", Type::map(&MAP_0), F::POINTER),
     F::new("targetSelector", Type::String, 0)];
 static W_EXTENSIONS_V1BETA1_SCALE_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static EXTENSIONS_V1BETA1_SCALE_STATUS: Message = Message::new("io.k8s.api.extensions.v1beta1.ScaleStatus", &F_EXTENSIONS_V1BETA1_SCALE_STATUS, &W_EXTENSIONS_V1BETA1_SCALE_STATUS);
@@ -5025,13 +5025,13 @@ pub static FLOWCONTROL_V1_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.
 static F_FLOWCONTROL_V1_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&FLOWCONTROL_V1_FLOW_SCHEMA_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&FLOWCONTROL_V1_FLOW_SCHEMA_STATUS), 0)];
+    F::new("status", Type::message(&FLOWCONTROL_V1_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1.FlowSchema", &F_FLOWCONTROL_V1_FLOW_SCHEMA, &W_FLOWCONTROL_V1_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -5042,12 +5042,12 @@ static F_FLOWCONTROL_V1_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_248), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1.FlowSchemaList", &F_FLOWCONTROL_V1_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
     F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::REQUIRED | F::ALWAYS),
     F::new("rules", Type::list(&LIST_249), 0)];
 static W_FLOWCONTROL_V1_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
@@ -5086,13 +5086,13 @@ pub static FLOWCONTROL_V1_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io
 static F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("status", Type::message(&FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration", &F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
@@ -5103,7 +5103,7 @@ static F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_254), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
@@ -5121,9 +5121,9 @@ static F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1.QueuingConfiguration", &F_FLOWCONTROL_V1_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1_RESOURCE_POLICY_RULE: [F; 5] = [
@@ -5151,41 +5151,41 @@ static F_FLOWCONTROL_V1_USER_SUBJECT: [F; 1] = [
 static W_FLOWCONTROL_V1_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1.UserSubject", &F_FLOWCONTROL_V1_USER_SUBJECT, &W_FLOWCONTROL_V1_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchema", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_256), 0),
+    F::new("items", Type::list(&LIST_256), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaList", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA1_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_257), 0)];
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_SPEC);
@@ -5194,63 +5194,63 @@ static F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA1_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA1_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.GroupSubject", &F_FLOWCONTROL_V1BETA1_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA1_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.LimitResponse", &F_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA1_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("assuredConcurrencyShares", Type::Int32, 0),
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA1_LIMIT_RESPONSE), 0)];
+    F::new("assuredConcurrencyShares", Type::Int32, F::POINTER),
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA1_LIMIT_RESPONSE), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA1_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_261), 0),
     F::new("resourceRules", Type::list(&LIST_260), 0),
-    F::new("subjects", Type::list(&LIST_259), 0)];
+    F::new("subjects", Type::list(&LIST_259), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA1_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_262), 0),
+    F::new("items", Type::list(&LIST_262), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA1_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA1_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5258,71 +5258,71 @@ static F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA1_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.QueuingConfiguration", &F_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA1_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA1_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA1_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA1_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA1_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA1_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.Subject", &F_FLOWCONTROL_V1BETA1_SUBJECT, &W_FLOWCONTROL_V1BETA1_SUBJECT);
 static F_FLOWCONTROL_V1BETA1_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA1_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA1_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta1.UserSubject", &F_FLOWCONTROL_V1BETA1_USER_SUBJECT, &W_FLOWCONTROL_V1BETA1_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchema", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_264), 0),
+    F::new("items", Type::list(&LIST_264), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaList", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA2_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_265), 0)];
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_SPEC);
@@ -5331,63 +5331,63 @@ static F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA2_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA2_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.GroupSubject", &F_FLOWCONTROL_V1BETA2_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA2_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.LimitResponse", &F_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA2_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("assuredConcurrencyShares", Type::Int32, 0),
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA2_LIMIT_RESPONSE), 0)];
+    F::new("assuredConcurrencyShares", Type::Int32, F::POINTER),
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA2_LIMIT_RESPONSE), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA2_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_269), 0),
     F::new("resourceRules", Type::list(&LIST_268), 0),
-    F::new("subjects", Type::list(&LIST_267), 0)];
+    F::new("subjects", Type::list(&LIST_267), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA2_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_270), 0),
+    F::new("items", Type::list(&LIST_270), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA2_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA2_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5395,71 +5395,71 @@ static F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA2_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.QueuingConfiguration", &F_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA2_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA2_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA2_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA2_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA2_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA2_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA2_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.Subject", &F_FLOWCONTROL_V1BETA2_SUBJECT, &W_FLOWCONTROL_V1BETA2_SUBJECT);
 static F_FLOWCONTROL_V1BETA2_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA2_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA2_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta2.UserSubject", &F_FLOWCONTROL_V1BETA2_USER_SUBJECT, &W_FLOWCONTROL_V1BETA2_USER_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [F; 2] = [
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ExemptPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: [F; 1] = [
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowDistinguisherMethod", &F_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD, &W_FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchema", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaCondition", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_CONDITION);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_272), 0),
+    F::new("items", Type::list(&LIST_272), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaList", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_LIST);
 static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: [F; 4] = [
     F::new("distinguisherMethod", Type::message(&FLOWCONTROL_V1BETA3_FLOW_DISTINGUISHER_METHOD), 0),
-    F::new("matchingPrecedence", Type::Int32, 0),
-    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), 0),
+    F::new("matchingPrecedence", Type::Int32, F::ALWAYS),
+    F::new("priorityLevelConfiguration", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE), F::ALWAYS),
     F::new("rules", Type::list(&LIST_273), 0)];
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaSpec", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_SPEC);
@@ -5468,63 +5468,63 @@ static F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.FlowSchemaStatus", &F_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS, &W_FLOWCONTROL_V1BETA3_FLOW_SCHEMA_STATUS);
 static F_FLOWCONTROL_V1BETA3_GROUP_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_GROUP_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_GROUP_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.GroupSubject", &F_FLOWCONTROL_V1BETA3_GROUP_SUBJECT, &W_FLOWCONTROL_V1BETA3_GROUP_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: [F; 2] = [
     F::new("queuing", Type::message(&FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_LIMIT_RESPONSE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.LimitResponse", &F_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE, &W_FLOWCONTROL_V1BETA3_LIMIT_RESPONSE);
 static F_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [F; 4] = [
-    F::new("borrowingLimitPercent", Type::Int32, 0),
-    F::new("lendablePercent", Type::Int32, 0),
-    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA3_LIMIT_RESPONSE), 0),
-    F::new("nominalConcurrencyShares", Type::Int32, 0)];
+    F::new("borrowingLimitPercent", Type::Int32, F::POINTER),
+    F::new("lendablePercent", Type::Int32, F::POINTER),
+    F::new("limitResponse", Type::message(&FLOWCONTROL_V1BETA3_LIMIT_RESPONSE), F::ALWAYS),
+    F::new("nominalConcurrencyShares", Type::Int32, F::POINTER)];
 static W_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 1), W::field(4, 0)];
 pub static FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.LimitedPriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: [F; 2] = [
-    F::new("nonResourceURLs", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("nonResourceURLs", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: [W; 2] = [W::field(1, 1), W::field(6, 0)];
 pub static FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.NonResourcePolicyRule", &F_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA3_NON_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: [F; 3] = [
     F::new("nonResourceRules", Type::list(&LIST_277), 0),
     F::new("resourceRules", Type::list(&LIST_276), 0),
-    F::new("subjects", Type::list(&LIST_275), 0)];
+    F::new("subjects", Type::list(&LIST_275), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PolicyRulesWithSubjects", &F_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS, &W_FLOWCONTROL_V1BETA3_POLICY_RULES_WITH_SUBJECTS);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC), 0),
-    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfiguration", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationCondition", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_CONDITION);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_278), 0),
+    F::new("items", Type::list(&LIST_278), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationList", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_LIST);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationReference", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_REFERENCE);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: [F; 3] = [
     F::new("exempt", Type::message(&FLOWCONTROL_V1BETA3_EXEMPT_PRIORITY_LEVEL_CONFIGURATION), 0),
     F::new("limited", Type::message(&FLOWCONTROL_V1BETA3_LIMITED_PRIORITY_LEVEL_CONFIGURATION), 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationSpec", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_SPEC);
 static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
@@ -5532,41 +5532,41 @@ static F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [F; 1] = [
 static W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.PriorityLevelConfigurationStatus", &F_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS, &W_FLOWCONTROL_V1BETA3_PRIORITY_LEVEL_CONFIGURATION_STATUS);
 static F_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: [F; 3] = [
-    F::new("handSize", Type::Int32, 0),
-    F::new("queueLengthLimit", Type::Int32, 0),
-    F::new("queues", Type::Int32, 0)];
+    F::new("handSize", Type::Int32, F::ALWAYS),
+    F::new("queueLengthLimit", Type::Int32, F::ALWAYS),
+    F::new("queues", Type::Int32, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.QueuingConfiguration", &F_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION, &W_FLOWCONTROL_V1BETA3_QUEUING_CONFIGURATION);
 static F_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: [F; 5] = [
-    F::new("apiGroups", Type::list(&LIST_0), 0),
+    F::new("apiGroups", Type::list(&LIST_0), F::ALWAYS),
     F::new("clusterScope", Type::Bool, 0),
     F::new("namespaces", Type::list(&LIST_0), 0),
-    F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("resources", Type::list(&LIST_0), F::ALWAYS),
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 1), W::field(5, 2)];
 pub static FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ResourcePolicyRule", &F_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE, &W_FLOWCONTROL_V1BETA3_RESOURCE_POLICY_RULE);
 static F_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: [F; 2] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.ServiceAccountSubject", &F_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT, &W_FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_SUBJECT: [F; 4] = [
     F::new("group", Type::message(&FLOWCONTROL_V1BETA3_GROUP_SUBJECT), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("serviceAccount", Type::message(&FLOWCONTROL_V1BETA3_SERVICE_ACCOUNT_SUBJECT), 0),
     F::new("user", Type::message(&FLOWCONTROL_V1BETA3_USER_SUBJECT), 0)];
 static W_FLOWCONTROL_V1BETA3_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 0), W::field(4, 2)];
 pub static FLOWCONTROL_V1BETA3_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.Subject", &F_FLOWCONTROL_V1BETA3_SUBJECT, &W_FLOWCONTROL_V1BETA3_SUBJECT);
 static F_FLOWCONTROL_V1BETA3_USER_SUBJECT: [F; 1] = [
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_FLOWCONTROL_V1BETA3_USER_SUBJECT: [W; 1] = [W::field(1, 0)];
 pub static FLOWCONTROL_V1BETA3_USER_SUBJECT: Message = Message::new("io.k8s.api.flowcontrol.v1beta3.UserSubject", &F_FLOWCONTROL_V1BETA3_USER_SUBJECT, &W_FLOWCONTROL_V1BETA3_USER_SUBJECT);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC), 0),
-    F::new("status", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS), F::ALWAYS)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReview", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [F; 1] = [
@@ -5574,30 +5574,30 @@ static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [F; 1] = [
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: [W; 1] = [W::field(1, 0)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewContainerSpec", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_CONTAINER_SPEC);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: [F; 3] = [
-    F::new("annotations", Type::map(&MAP_0), 0),
+    F::new("annotations", Type::map(&MAP_0), F::POINTER),
     F::new("containers", Type::list(&LIST_280), 0),
     F::new("namespace", Type::String, 0)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewSpec", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_SPEC);
 static F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: [F; 3] = [
-    F::new("allowed", Type::Bool, 0),
-    F::new("auditAnnotations", Type::map(&MAP_0), 0),
+    F::new("allowed", Type::Bool, F::POINTER),
+    F::new("auditAnnotations", Type::map(&MAP_0), F::POINTER),
     F::new("reason", Type::String, 0)];
 static W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS: Message = Message::new("io.k8s.api.imagepolicy.v1alpha1.ImageReviewStatus", &F_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS, &W_IMAGEPOLICY_V1ALPHA1_IMAGE_REVIEW_STATUS);
 static F_LIFECYCLE_V1ALPHA1_EVICTION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_STATUS), 0)];
+    F::new("status", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_STATUS), F::ALWAYS)];
 static W_LIFECYCLE_V1ALPHA1_EVICTION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.Eviction", &F_LIFECYCLE_V1ALPHA1_EVICTION, &W_LIFECYCLE_V1ALPHA1_EVICTION);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_281), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_LIFECYCLE_V1ALPHA1_EVICTION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION_LIST: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionList", &F_LIFECYCLE_V1ALPHA1_EVICTION_LIST, &W_LIFECYCLE_V1ALPHA1_EVICTION_LIST);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_POD_REFERENCE: [F; 2] = [
@@ -5608,16 +5608,16 @@ pub static LIFECYCLE_V1ALPHA1_EVICTION_POD_REFERENCE: Message = Message::new("io
 static F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS), 0)];
+    F::new("status", Type::message(&LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS), F::ALWAYS)];
 static W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION_REQUEST: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionRequest", &F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST, &W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_282), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionRequestList", &F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST, &W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_LIST);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_POD_REFERENCE: [F; 2] = [
@@ -5633,7 +5633,7 @@ static W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC: [W; 3] = [W::field(1, 2), W::
 pub static LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionRequestSpec", &F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC, &W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_SPEC);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS: [F; 2] = [
     F::new("conditions", Type::list(&LIST_118), F::MERGE),
-    F::new("observedGeneration", Type::Int64, 0)];
+    F::new("observedGeneration", Type::Int64, F::POINTER)];
 static W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionRequestStatus", &F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS, &W_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_STATUS);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_REQUEST_TARGET: [F; 1] = [
@@ -5646,7 +5646,7 @@ static W_LIFECYCLE_V1ALPHA1_EVICTION_SPEC: [W; 1] = [W::field(1, 0)];
 pub static LIFECYCLE_V1ALPHA1_EVICTION_SPEC: Message = Message::new("io.k8s.api.lifecycle.v1alpha1.EvictionSpec", &F_LIFECYCLE_V1ALPHA1_EVICTION_SPEC, &W_LIFECYCLE_V1ALPHA1_EVICTION_SPEC);
 static F_LIFECYCLE_V1ALPHA1_EVICTION_STATUS: [F; 5] = [
     F::new("conditions", Type::list(&LIST_118), F::MERGE),
-    F::new("observedGeneration", Type::Int64, 0),
+    F::new("observedGeneration", Type::Int64, F::POINTER),
     F::new("requesters", Type::list(&LIST_283), F::MERGE),
     F::new("responders", Type::list(&LIST_284), F::MERGE),
     F::new("targetResponders", Type::list(&LIST_285), F::MERGE)];
@@ -5679,7 +5679,7 @@ pub static LIFECYCLE_V1ALPHA1_TARGET_RESPONDER: Message = Message::atomic("io.k8
 static F_NETWORKING_V1_HTTP_INGRESS_PATH: [F; 3] = [
     F::new("backend", Type::message(&NETWORKING_V1_INGRESS_BACKEND), F::REQUIRED | F::ALWAYS),
     F::new("path", Type::String, 0),
-    F::new("pathType", Type::String, F::REQUIRED | F::ALWAYS)];
+    F::new("pathType", Type::String, F::REQUIRED | F::ALWAYS | F::POINTER)];
 static W_NETWORKING_V1_HTTP_INGRESS_PATH: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static NETWORKING_V1_HTTP_INGRESS_PATH: Message = Message::new("io.k8s.api.networking.v1.HTTPIngressPath", &F_NETWORKING_V1_HTTP_INGRESS_PATH, &W_NETWORKING_V1_HTTP_INGRESS_PATH);
 static F_NETWORKING_V1_HTTP_INGRESS_RULE_VALUE: [F; 1] = [
@@ -5689,7 +5689,7 @@ pub static NETWORKING_V1_HTTP_INGRESS_RULE_VALUE: Message = Message::new("io.k8s
 static F_NETWORKING_V1_IP_ADDRESS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&NETWORKING_V1_IP_ADDRESS_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_NETWORKING_V1_IP_ADDRESS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1_IP_ADDRESS: Message = Message::new("io.k8s.api.networking.v1.IPAddress", &F_NETWORKING_V1_IP_ADDRESS, &W_NETWORKING_V1_IP_ADDRESS);
@@ -5697,11 +5697,11 @@ static F_NETWORKING_V1_IP_ADDRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_287), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1_IP_ADDRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_IP_ADDRESS_LIST: Message = Message::new("io.k8s.api.networking.v1.IPAddressList", &F_NETWORKING_V1_IP_ADDRESS_LIST, &W_NETWORKING_V1_IP_ADDRESS_LIST);
 static F_NETWORKING_V1_IP_ADDRESS_SPEC: [F; 1] = [
-    F::new("parentRef", Type::message(&NETWORKING_V1_PARENT_REFERENCE), F::REQUIRED | F::ALWAYS)];
+    F::new("parentRef", Type::message(&NETWORKING_V1_PARENT_REFERENCE), F::REQUIRED)];
 static W_NETWORKING_V1_IP_ADDRESS_SPEC: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_IP_ADDRESS_SPEC: Message = Message::new("io.k8s.api.networking.v1.IPAddressSpec", &F_NETWORKING_V1_IP_ADDRESS_SPEC, &W_NETWORKING_V1_IP_ADDRESS_SPEC);
 static F_NETWORKING_V1_IP_BLOCK: [F; 2] = [
@@ -5712,9 +5712,9 @@ pub static NETWORKING_V1_IP_BLOCK: Message = Message::new("io.k8s.api.networking
 static F_NETWORKING_V1_INGRESS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1_INGRESS_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1_INGRESS_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1_INGRESS_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1_INGRESS_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1_INGRESS: Message = Message::new("io.k8s.api.networking.v1.Ingress", &F_NETWORKING_V1_INGRESS, &W_NETWORKING_V1_INGRESS);
 static F_NETWORKING_V1_INGRESS_BACKEND: [F; 2] = [
@@ -5725,15 +5725,15 @@ pub static NETWORKING_V1_INGRESS_BACKEND: Message = Message::new("io.k8s.api.net
 static F_NETWORKING_V1_INGRESS_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1_INGRESS_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1_INGRESS_CLASS_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1_INGRESS_CLASS: Message = Message::new("io.k8s.api.networking.v1.IngressClass", &F_NETWORKING_V1_INGRESS_CLASS, &W_NETWORKING_V1_INGRESS_CLASS);
 static F_NETWORKING_V1_INGRESS_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_288), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_INGRESS_CLASS_LIST: Message = Message::new("io.k8s.api.networking.v1.IngressClassList", &F_NETWORKING_V1_INGRESS_CLASS_LIST, &W_NETWORKING_V1_INGRESS_CLASS_LIST);
 static F_NETWORKING_V1_INGRESS_CLASS_PARAMETERS_REFERENCE: [F; 5] = [
@@ -5753,7 +5753,7 @@ static F_NETWORKING_V1_INGRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_289), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_INGRESS_LIST: Message = Message::new("io.k8s.api.networking.v1.IngressList", &F_NETWORKING_V1_INGRESS_LIST, &W_NETWORKING_V1_INGRESS_LIST);
 static F_NETWORKING_V1_INGRESS_LOAD_BALANCER_INGRESS: [F; 3] = [
@@ -5783,7 +5783,7 @@ static W_NETWORKING_V1_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.networking.v1.IngressRuleValue", &F_NETWORKING_V1_INGRESS_RULE_VALUE, &W_NETWORKING_V1_INGRESS_RULE_VALUE);
 static F_NETWORKING_V1_INGRESS_SERVICE_BACKEND: [F; 2] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("port", Type::message(&NETWORKING_V1_SERVICE_BACKEND_PORT), 0)];
+    F::new("port", Type::message(&NETWORKING_V1_SERVICE_BACKEND_PORT), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS_SERVICE_BACKEND: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static NETWORKING_V1_INGRESS_SERVICE_BACKEND: Message = Message::new("io.k8s.api.networking.v1.IngressServiceBackend", &F_NETWORKING_V1_INGRESS_SERVICE_BACKEND, &W_NETWORKING_V1_INGRESS_SERVICE_BACKEND);
 static F_NETWORKING_V1_INGRESS_SPEC: [F; 4] = [
@@ -5794,7 +5794,7 @@ static F_NETWORKING_V1_INGRESS_SPEC: [F; 4] = [
 static W_NETWORKING_V1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static NETWORKING_V1_INGRESS_SPEC: Message = Message::new("io.k8s.api.networking.v1.IngressSpec", &F_NETWORKING_V1_INGRESS_SPEC, &W_NETWORKING_V1_INGRESS_SPEC);
 static F_NETWORKING_V1_INGRESS_STATUS: [F; 1] = [
-    F::new("loadBalancer", Type::message(&NETWORKING_V1_INGRESS_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&NETWORKING_V1_INGRESS_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1_INGRESS_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_INGRESS_STATUS: Message = Message::new("io.k8s.api.networking.v1.IngressStatus", &F_NETWORKING_V1_INGRESS_STATUS, &W_NETWORKING_V1_INGRESS_STATUS);
 static F_NETWORKING_V1_INGRESS_TLS: [F; 2] = [
@@ -5805,8 +5805,8 @@ pub static NETWORKING_V1_INGRESS_TLS: Message = Message::new("io.k8s.api.network
 static F_NETWORKING_V1_NETWORK_POLICY: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1_NETWORK_POLICY_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1_NETWORK_POLICY_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1_NETWORK_POLICY: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1_NETWORK_POLICY: Message = Message::new("io.k8s.api.networking.v1.NetworkPolicy", &F_NETWORKING_V1_NETWORK_POLICY, &W_NETWORKING_V1_NETWORK_POLICY);
 static F_NETWORKING_V1_NETWORK_POLICY_EGRESS_RULE: [F; 2] = [
@@ -5823,7 +5823,7 @@ static F_NETWORKING_V1_NETWORK_POLICY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_296), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1_NETWORK_POLICY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_NETWORK_POLICY_LIST: Message = Message::new("io.k8s.api.networking.v1.NetworkPolicyList", &F_NETWORKING_V1_NETWORK_POLICY_LIST, &W_NETWORKING_V1_NETWORK_POLICY_LIST);
 static F_NETWORKING_V1_NETWORK_POLICY_PEER: [F; 3] = [
@@ -5841,7 +5841,7 @@ pub static NETWORKING_V1_NETWORK_POLICY_PORT: Message = Message::new("io.k8s.api
 static F_NETWORKING_V1_NETWORK_POLICY_SPEC: [F; 4] = [
     F::new("egress", Type::list(&LIST_297), 0),
     F::new("ingress", Type::list(&LIST_298), 0),
-    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), 0),
+    F::new("podSelector", Type::message(&META_V1_LABEL_SELECTOR), F::ALWAYS),
     F::new("policyTypes", Type::list(&LIST_7), 0)];
 static W_NETWORKING_V1_NETWORK_POLICY_SPEC: [W; 4] = [W::field(1, 2), W::field(2, 1), W::field(3, 0), W::field(4, 3)];
 pub static NETWORKING_V1_NETWORK_POLICY_SPEC: Message = Message::new("io.k8s.api.networking.v1.NetworkPolicySpec", &F_NETWORKING_V1_NETWORK_POLICY_SPEC, &W_NETWORKING_V1_NETWORK_POLICY_SPEC);
@@ -5860,16 +5860,16 @@ pub static NETWORKING_V1_SERVICE_BACKEND_PORT: Message = Message::atomic("io.k8s
 static F_NETWORKING_V1_SERVICE_CIDR: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1_SERVICE_CIDR_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1_SERVICE_CIDR_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1_SERVICE_CIDR_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1_SERVICE_CIDR_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1_SERVICE_CIDR: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1_SERVICE_CIDR: Message = Message::new("io.k8s.api.networking.v1.ServiceCIDR", &F_NETWORKING_V1_SERVICE_CIDR, &W_NETWORKING_V1_SERVICE_CIDR);
 static F_NETWORKING_V1_SERVICE_CIDR_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_299), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1_SERVICE_CIDR_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1_SERVICE_CIDR_LIST: Message = Message::new("io.k8s.api.networking.v1.ServiceCIDRList", &F_NETWORKING_V1_SERVICE_CIDR_LIST, &W_NETWORKING_V1_SERVICE_CIDR_LIST);
 static F_NETWORKING_V1_SERVICE_CIDR_SPEC: [F; 1] = [
@@ -5881,27 +5881,27 @@ static F_NETWORKING_V1_SERVICE_CIDR_STATUS: [F; 1] = [
 static W_NETWORKING_V1_SERVICE_CIDR_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1_SERVICE_CIDR_STATUS: Message = Message::new("io.k8s.api.networking.v1.ServiceCIDRStatus", &F_NETWORKING_V1_SERVICE_CIDR_STATUS, &W_NETWORKING_V1_SERVICE_CIDR_STATUS);
 static F_NETWORKING_V1BETA1_HTTP_INGRESS_PATH: [F; 3] = [
-    F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), 0),
+    F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), F::ALWAYS),
     F::new("path", Type::String, 0),
-    F::new("pathType", Type::String, 0)];
+    F::new("pathType", Type::String, F::ALWAYS | F::POINTER)];
 static W_NETWORKING_V1BETA1_HTTP_INGRESS_PATH: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static NETWORKING_V1BETA1_HTTP_INGRESS_PATH: Message = Message::new("io.k8s.api.networking.v1beta1.HTTPIngressPath", &F_NETWORKING_V1BETA1_HTTP_INGRESS_PATH, &W_NETWORKING_V1BETA1_HTTP_INGRESS_PATH);
 static F_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: [F; 1] = [
-    F::new("paths", Type::list(&LIST_300), 0)];
+    F::new("paths", Type::list(&LIST_300), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.networking.v1beta1.HTTPIngressRuleValue", &F_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE, &W_NETWORKING_V1BETA1_HTTP_INGRESS_RULE_VALUE);
 static F_NETWORKING_V1BETA1_IP_ADDRESS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_IP_ADDRESS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_IP_ADDRESS_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_IP_ADDRESS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1BETA1_IP_ADDRESS: Message = Message::new("io.k8s.api.networking.v1beta1.IPAddress", &F_NETWORKING_V1BETA1_IP_ADDRESS, &W_NETWORKING_V1BETA1_IP_ADDRESS);
 static F_NETWORKING_V1BETA1_IP_ADDRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_301), 0),
+    F::new("items", Type::list(&LIST_301), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_IP_ADDRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_IP_ADDRESS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IPAddressList", &F_NETWORKING_V1BETA1_IP_ADDRESS_LIST, &W_NETWORKING_V1BETA1_IP_ADDRESS_LIST);
 static F_NETWORKING_V1BETA1_IP_ADDRESS_SPEC: [F; 1] = [
@@ -5911,9 +5911,9 @@ pub static NETWORKING_V1BETA1_IP_ADDRESS_SPEC: Message = Message::new("io.k8s.ap
 static F_NETWORKING_V1BETA1_INGRESS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1BETA1_INGRESS_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1BETA1_INGRESS_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1BETA1_INGRESS: Message = Message::new("io.k8s.api.networking.v1beta1.Ingress", &F_NETWORKING_V1BETA1_INGRESS, &W_NETWORKING_V1BETA1_INGRESS);
 static F_NETWORKING_V1BETA1_INGRESS_BACKEND: [F; 3] = [
@@ -5925,23 +5925,23 @@ pub static NETWORKING_V1BETA1_INGRESS_BACKEND: Message = Message::new("io.k8s.ap
 static F_NETWORKING_V1BETA1_INGRESS_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_INGRESS_CLASS_SPEC), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClass", &F_NETWORKING_V1BETA1_INGRESS_CLASS, &W_NETWORKING_V1BETA1_INGRESS_CLASS);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_302), 0),
+    F::new("items", Type::list(&LIST_302), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassList", &F_NETWORKING_V1BETA1_INGRESS_CLASS_LIST, &W_NETWORKING_V1BETA1_INGRESS_CLASS_LIST);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: [F; 5] = [
-    F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("scope", Type::String, 0)];
+    F::new("apiGroup", Type::String, F::POINTER),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::POINTER),
+    F::new("scope", Type::String, F::POINTER)];
 static W_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: [W; 5] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassParametersReference", &F_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE, &W_NETWORKING_V1BETA1_INGRESS_CLASS_PARAMETERS_REFERENCE);
 static F_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: [F; 2] = [
@@ -5951,9 +5951,9 @@ static W_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: [W; 2] = [W::field(1, 0), W::fie
 pub static NETWORKING_V1BETA1_INGRESS_CLASS_SPEC: Message = Message::new("io.k8s.api.networking.v1beta1.IngressClassSpec", &F_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC, &W_NETWORKING_V1BETA1_INGRESS_CLASS_SPEC);
 static F_NETWORKING_V1BETA1_INGRESS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_303), 0),
+    F::new("items", Type::list(&LIST_303), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.IngressList", &F_NETWORKING_V1BETA1_INGRESS_LIST, &W_NETWORKING_V1BETA1_INGRESS_LIST);
 static F_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_INGRESS: [F; 3] = [
@@ -5968,8 +5968,8 @@ static W_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: [W; 1] = [W::field(1, 
 pub static NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressLoadBalancerStatus", &F_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS, &W_NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_PORT_STATUS: [F; 3] = [
     F::new("error", Type::String, 0),
-    F::new("port", Type::Int32, 0),
-    F::new("protocol", Type::String, 0)];
+    F::new("port", Type::Int32, F::ALWAYS),
+    F::new("protocol", Type::String, F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_PORT_STATUS: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_PORT_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressPortStatus", &F_NETWORKING_V1BETA1_INGRESS_PORT_STATUS, &W_NETWORKING_V1BETA1_INGRESS_PORT_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_RULE: [F; 2] = [
@@ -5983,13 +5983,13 @@ static W_NETWORKING_V1BETA1_INGRESS_RULE_VALUE: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_RULE_VALUE: Message = Message::new("io.k8s.api.networking.v1beta1.IngressRuleValue", &F_NETWORKING_V1BETA1_INGRESS_RULE_VALUE, &W_NETWORKING_V1BETA1_INGRESS_RULE_VALUE);
 static F_NETWORKING_V1BETA1_INGRESS_SPEC: [F; 4] = [
     F::new("backend", Type::message(&NETWORKING_V1BETA1_INGRESS_BACKEND), 0),
-    F::new("ingressClassName", Type::String, 0),
+    F::new("ingressClassName", Type::String, F::POINTER),
     F::new("rules", Type::list(&LIST_307), 0),
     F::new("tls", Type::list(&LIST_306), 0)];
 static W_NETWORKING_V1BETA1_INGRESS_SPEC: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static NETWORKING_V1BETA1_INGRESS_SPEC: Message = Message::new("io.k8s.api.networking.v1beta1.IngressSpec", &F_NETWORKING_V1BETA1_INGRESS_SPEC, &W_NETWORKING_V1BETA1_INGRESS_SPEC);
 static F_NETWORKING_V1BETA1_INGRESS_STATUS: [F; 1] = [
-    F::new("loadBalancer", Type::message(&NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), 0)];
+    F::new("loadBalancer", Type::message(&NETWORKING_V1BETA1_INGRESS_LOAD_BALANCER_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_INGRESS_STATUS: [W; 1] = [W::field(1, 0)];
 pub static NETWORKING_V1BETA1_INGRESS_STATUS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressStatus", &F_NETWORKING_V1BETA1_INGRESS_STATUS, &W_NETWORKING_V1BETA1_INGRESS_STATUS);
 static F_NETWORKING_V1BETA1_INGRESS_TLS: [F; 2] = [
@@ -5999,24 +5999,24 @@ static W_NETWORKING_V1BETA1_INGRESS_TLS: [W; 2] = [W::field(1, 0), W::field(2, 1
 pub static NETWORKING_V1BETA1_INGRESS_TLS: Message = Message::new("io.k8s.api.networking.v1beta1.IngressTLS", &F_NETWORKING_V1BETA1_INGRESS_TLS, &W_NETWORKING_V1BETA1_INGRESS_TLS);
 static F_NETWORKING_V1BETA1_PARENT_REFERENCE: [F; 4] = [
     F::new("group", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0),
-    F::new("resource", Type::String, 0)];
+    F::new("resource", Type::String, F::ALWAYS)];
 static W_NETWORKING_V1BETA1_PARENT_REFERENCE: [W; 4] = [W::field(1, 0), W::field(2, 3), W::field(3, 2), W::field(4, 1)];
 pub static NETWORKING_V1BETA1_PARENT_REFERENCE: Message = Message::new("io.k8s.api.networking.v1beta1.ParentReference", &F_NETWORKING_V1BETA1_PARENT_REFERENCE, &W_NETWORKING_V1BETA1_PARENT_REFERENCE);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_SPEC), 0),
-    F::new("status", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&NETWORKING_V1BETA1_SERVICE_CIDR_STATUS), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_SERVICE_CIDR: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static NETWORKING_V1BETA1_SERVICE_CIDR: Message = Message::new("io.k8s.api.networking.v1beta1.ServiceCIDR", &F_NETWORKING_V1BETA1_SERVICE_CIDR, &W_NETWORKING_V1BETA1_SERVICE_CIDR);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_308), 0),
+    F::new("items", Type::list(&LIST_308), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NETWORKING_V1BETA1_SERVICE_CIDR_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NETWORKING_V1BETA1_SERVICE_CIDR_LIST: Message = Message::new("io.k8s.api.networking.v1beta1.ServiceCIDRList", &F_NETWORKING_V1BETA1_SERVICE_CIDR_LIST, &W_NETWORKING_V1BETA1_SERVICE_CIDR_LIST);
 static F_NETWORKING_V1BETA1_SERVICE_CIDR_SPEC: [F; 1] = [
@@ -6035,7 +6035,7 @@ static F_NODE_V1_RUNTIME_CLASS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("handler", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("overhead", Type::message(&NODE_V1_OVERHEAD), 0),
     F::new("scheduling", Type::message(&NODE_V1_SCHEDULING), 0)];
 static W_NODE_V1_RUNTIME_CLASS: [W; 4] = [W::field(1, 3), W::field(2, 1), W::field(3, 4), W::field(4, 5)];
@@ -6044,7 +6044,7 @@ static F_NODE_V1_RUNTIME_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_309), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NODE_V1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1.RuntimeClassList", &F_NODE_V1_RUNTIME_CLASS_LIST, &W_NODE_V1_RUNTIME_CLASS_LIST);
 static F_NODE_V1_SCHEDULING: [F; 2] = [
@@ -6059,15 +6059,15 @@ pub static NODE_V1ALPHA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1alp
 static F_NODE_V1ALPHA1_RUNTIME_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&NODE_V1ALPHA1_RUNTIME_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&NODE_V1ALPHA1_RUNTIME_CLASS_SPEC), F::ALWAYS)];
 static W_NODE_V1ALPHA1_RUNTIME_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static NODE_V1ALPHA1_RUNTIME_CLASS: Message = Message::new("io.k8s.api.node.v1alpha1.RuntimeClass", &F_NODE_V1ALPHA1_RUNTIME_CLASS, &W_NODE_V1ALPHA1_RUNTIME_CLASS);
 static F_NODE_V1ALPHA1_RUNTIME_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_310), 0),
+    F::new("items", Type::list(&LIST_310), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NODE_V1ALPHA1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1ALPHA1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1alpha1.RuntimeClassList", &F_NODE_V1ALPHA1_RUNTIME_CLASS_LIST, &W_NODE_V1ALPHA1_RUNTIME_CLASS_LIST);
 static F_NODE_V1ALPHA1_RUNTIME_CLASS_SPEC: [F; 3] = [
@@ -6087,18 +6087,18 @@ static W_NODE_V1BETA1_OVERHEAD: [W; 1] = [W::field(1, 0)];
 pub static NODE_V1BETA1_OVERHEAD: Message = Message::new("io.k8s.api.node.v1beta1.Overhead", &F_NODE_V1BETA1_OVERHEAD, &W_NODE_V1BETA1_OVERHEAD);
 static F_NODE_V1BETA1_RUNTIME_CLASS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("handler", Type::String, 0),
+    F::new("handler", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("overhead", Type::message(&NODE_V1BETA1_OVERHEAD), 0),
     F::new("scheduling", Type::message(&NODE_V1BETA1_SCHEDULING), 0)];
 static W_NODE_V1BETA1_RUNTIME_CLASS: [W; 4] = [W::field(1, 3), W::field(2, 1), W::field(3, 4), W::field(4, 5)];
 pub static NODE_V1BETA1_RUNTIME_CLASS: Message = Message::new("io.k8s.api.node.v1beta1.RuntimeClass", &F_NODE_V1BETA1_RUNTIME_CLASS, &W_NODE_V1BETA1_RUNTIME_CLASS);
 static F_NODE_V1BETA1_RUNTIME_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_312), 0),
+    F::new("items", Type::list(&LIST_312), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_NODE_V1BETA1_RUNTIME_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static NODE_V1BETA1_RUNTIME_CLASS_LIST: Message = Message::new("io.k8s.api.node.v1beta1.RuntimeClassList", &F_NODE_V1BETA1_RUNTIME_CLASS_LIST, &W_NODE_V1BETA1_RUNTIME_CLASS_LIST);
 static F_NODE_V1BETA1_SCHEDULING: [F; 2] = [
@@ -6110,22 +6110,22 @@ static F_POLICY_V1_EVICTION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("deleteOptions", Type::message(&META_V1_DELETE_OPTIONS), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_POLICY_V1_EVICTION: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1_EVICTION: Message = Message::new("io.k8s.api.policy.v1.Eviction", &F_POLICY_V1_EVICTION, &W_POLICY_V1_EVICTION);
 static F_POLICY_V1_POD_DISRUPTION_BUDGET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&POLICY_V1_POD_DISRUPTION_BUDGET_SPEC), 0),
-    F::new("status", Type::message(&POLICY_V1_POD_DISRUPTION_BUDGET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&POLICY_V1_POD_DISRUPTION_BUDGET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&POLICY_V1_POD_DISRUPTION_BUDGET_STATUS), F::ALWAYS)];
 static W_POLICY_V1_POD_DISRUPTION_BUDGET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static POLICY_V1_POD_DISRUPTION_BUDGET: Message = Message::new("io.k8s.api.policy.v1.PodDisruptionBudget", &F_POLICY_V1_POD_DISRUPTION_BUDGET, &W_POLICY_V1_POD_DISRUPTION_BUDGET);
 static F_POLICY_V1_POD_DISRUPTION_BUDGET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_313), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_POLICY_V1_POD_DISRUPTION_BUDGET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1_POD_DISRUPTION_BUDGET_LIST: Message = Message::new("io.k8s.api.policy.v1.PodDisruptionBudgetList", &F_POLICY_V1_POD_DISRUPTION_BUDGET_LIST, &W_POLICY_V1_POD_DISRUPTION_BUDGET_LIST);
 static F_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: [F; 4] = [
@@ -6137,11 +6137,11 @@ static W_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: [W; 4] = [W::field(1, 1), W::fiel
 pub static POLICY_V1_POD_DISRUPTION_BUDGET_SPEC: Message = Message::new("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", &F_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC, &W_POLICY_V1_POD_DISRUPTION_BUDGET_SPEC);
 static F_POLICY_V1_POD_DISRUPTION_BUDGET_STATUS: [F; 7] = [
     F::new("conditions", Type::list(&LIST_118), F::MERGE),
-    F::new("currentHealthy", Type::Int32, 0),
-    F::new("desiredHealthy", Type::Int32, 0),
+    F::new("currentHealthy", Type::Int32, F::ALWAYS),
+    F::new("desiredHealthy", Type::Int32, F::ALWAYS),
     F::new("disruptedPods", Type::map(&MAP_5), 0),
-    F::new("disruptionsAllowed", Type::Int32, 0),
-    F::new("expectedPods", Type::Int32, 0),
+    F::new("disruptionsAllowed", Type::Int32, F::ALWAYS),
+    F::new("expectedPods", Type::Int32, F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0)];
 static W_POLICY_V1_POD_DISRUPTION_BUDGET_STATUS: [W; 7] = [W::field(1, 6), W::field(2, 3), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 5), W::field(7, 0)];
 pub static POLICY_V1_POD_DISRUPTION_BUDGET_STATUS: Message = Message::new("io.k8s.api.policy.v1.PodDisruptionBudgetStatus", &F_POLICY_V1_POD_DISRUPTION_BUDGET_STATUS, &W_POLICY_V1_POD_DISRUPTION_BUDGET_STATUS);
@@ -6149,38 +6149,38 @@ static F_POLICY_V1BETA1_EVICTION: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("deleteOptions", Type::message(&META_V1_DELETE_OPTIONS), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_POLICY_V1BETA1_EVICTION: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1BETA1_EVICTION: Message = Message::new("io.k8s.api.policy.v1beta1.Eviction", &F_POLICY_V1BETA1_EVICTION, &W_POLICY_V1BETA1_EVICTION);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC), 0),
-    F::new("status", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS), F::ALWAYS)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudget", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_314), 0),
+    F::new("items", Type::list(&LIST_314), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetList", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_LIST);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: [F; 4] = [
     F::new("maxUnavailable", Type::IntOrString, 0),
     F::new("minAvailable", Type::IntOrString, 0),
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("unhealthyPodEvictionPolicy", Type::String, 0)];
+    F::new("unhealthyPodEvictionPolicy", Type::String, F::POINTER)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_SPEC);
 static F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: [F; 7] = [
     F::new("conditions", Type::list(&LIST_34), 0),
-    F::new("currentHealthy", Type::Int32, 0),
-    F::new("desiredHealthy", Type::Int32, 0),
+    F::new("currentHealthy", Type::Int32, F::ALWAYS),
+    F::new("desiredHealthy", Type::Int32, F::ALWAYS),
     F::new("disruptedPods", Type::map(&MAP_5), 0),
-    F::new("disruptionsAllowed", Type::Int32, 0),
-    F::new("expectedPods", Type::Int32, 0),
+    F::new("disruptionsAllowed", Type::Int32, F::ALWAYS),
+    F::new("expectedPods", Type::Int32, F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0)];
 static W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: [W; 7] = [W::field(1, 6), W::field(2, 3), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 5), W::field(7, 0)];
 pub static POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS: Message = Message::new("io.k8s.api.policy.v1beta1.PodDisruptionBudgetStatus", &F_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS, &W_POLICY_V1BETA1_POD_DISRUPTION_BUDGET_STATUS);
@@ -6192,14 +6192,14 @@ static F_RBAC_V1_CLUSTER_ROLE: [F; 5] = [
     F::new("aggregationRule", Type::message(&RBAC_V1_AGGREGATION_RULE), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_316), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_316), F::ALWAYS)];
 static W_RBAC_V1_CLUSTER_ROLE: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 0)];
 pub static RBAC_V1_CLUSTER_ROLE: Message = Message::new("io.k8s.api.rbac.v1.ClusterRole", &F_RBAC_V1_CLUSTER_ROLE, &W_RBAC_V1_CLUSTER_ROLE);
 static F_RBAC_V1_CLUSTER_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("roleRef", Type::message(&RBAC_V1_ROLE_REF), F::REQUIRED | F::ALWAYS),
     F::new("subjects", Type::list(&LIST_317), 0)];
 static W_RBAC_V1_CLUSTER_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
@@ -6208,14 +6208,14 @@ static F_RBAC_V1_CLUSTER_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_318), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1_CLUSTER_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1_CLUSTER_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1.ClusterRoleBindingList", &F_RBAC_V1_CLUSTER_ROLE_BINDING_LIST, &W_RBAC_V1_CLUSTER_ROLE_BINDING_LIST);
 static F_RBAC_V1_CLUSTER_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_319), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1_CLUSTER_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1_CLUSTER_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1.ClusterRoleList", &F_RBAC_V1_CLUSTER_ROLE_LIST, &W_RBAC_V1_CLUSTER_ROLE_LIST);
 static F_RBAC_V1_POLICY_RULE: [F; 5] = [
@@ -6229,14 +6229,14 @@ pub static RBAC_V1_POLICY_RULE: Message = Message::new("io.k8s.api.rbac.v1.Polic
 static F_RBAC_V1_ROLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_316), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_316), F::ALWAYS)];
 static W_RBAC_V1_ROLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RBAC_V1_ROLE: Message = Message::new("io.k8s.api.rbac.v1.Role", &F_RBAC_V1_ROLE, &W_RBAC_V1_ROLE);
 static F_RBAC_V1_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("roleRef", Type::message(&RBAC_V1_ROLE_REF), F::REQUIRED | F::ALWAYS),
     F::new("subjects", Type::list(&LIST_317), 0)];
 static W_RBAC_V1_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
@@ -6245,14 +6245,14 @@ static F_RBAC_V1_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_320), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1.RoleBindingList", &F_RBAC_V1_ROLE_BINDING_LIST, &W_RBAC_V1_ROLE_BINDING_LIST);
 static F_RBAC_V1_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_321), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1.RoleList", &F_RBAC_V1_ROLE_LIST, &W_RBAC_V1_ROLE_LIST);
 static F_RBAC_V1_ROLE_REF: [F; 3] = [
@@ -6276,30 +6276,30 @@ static F_RBAC_V1ALPHA1_CLUSTER_ROLE: [F; 5] = [
     F::new("aggregationRule", Type::message(&RBAC_V1ALPHA1_AGGREGATION_RULE), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_323), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_323), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 0)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRole", &F_RBAC_V1ALPHA1_CLUSTER_ROLE, &W_RBAC_V1ALPHA1_CLUSTER_ROLE);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_324), 0)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleBinding", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_325), 0),
+    F::new("items", Type::list(&LIST_325), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleBindingList", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_BINDING_LIST);
 static F_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_326), 0),
+    F::new("items", Type::list(&LIST_326), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_CLUSTER_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.ClusterRoleList", &F_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST, &W_RBAC_V1ALPHA1_CLUSTER_ROLE_LIST);
 static F_RBAC_V1ALPHA1_POLICY_RULE: [F; 5] = [
@@ -6307,48 +6307,48 @@ static F_RBAC_V1ALPHA1_POLICY_RULE: [F; 5] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(3, 0), W::field(4, 3), W::field(5, 2), W::field(6, 1)];
 pub static RBAC_V1ALPHA1_POLICY_RULE: Message = Message::new("io.k8s.api.rbac.v1alpha1.PolicyRule", &F_RBAC_V1ALPHA1_POLICY_RULE, &W_RBAC_V1ALPHA1_POLICY_RULE);
 static F_RBAC_V1ALPHA1_ROLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_323), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_323), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RBAC_V1ALPHA1_ROLE: Message = Message::new("io.k8s.api.rbac.v1alpha1.Role", &F_RBAC_V1ALPHA1_ROLE, &W_RBAC_V1ALPHA1_ROLE);
 static F_RBAC_V1ALPHA1_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1ALPHA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_324), 0)];
 static W_RBAC_V1ALPHA1_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1ALPHA1_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleBinding", &F_RBAC_V1ALPHA1_ROLE_BINDING, &W_RBAC_V1ALPHA1_ROLE_BINDING);
 static F_RBAC_V1ALPHA1_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_327), 0),
+    F::new("items", Type::list(&LIST_327), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleBindingList", &F_RBAC_V1ALPHA1_ROLE_BINDING_LIST, &W_RBAC_V1ALPHA1_ROLE_BINDING_LIST);
 static F_RBAC_V1ALPHA1_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_328), 0),
+    F::new("items", Type::list(&LIST_328), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1ALPHA1_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleList", &F_RBAC_V1ALPHA1_ROLE_LIST, &W_RBAC_V1ALPHA1_ROLE_LIST);
 static F_RBAC_V1ALPHA1_ROLE_REF: [F; 3] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0)];
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS)];
 static W_RBAC_V1ALPHA1_ROLE_REF: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static RBAC_V1ALPHA1_ROLE_REF: Message = Message::new("io.k8s.api.rbac.v1alpha1.RoleRef", &F_RBAC_V1ALPHA1_ROLE_REF, &W_RBAC_V1ALPHA1_ROLE_REF);
 static F_RBAC_V1ALPHA1_SUBJECT: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0)];
 static W_RBAC_V1ALPHA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static RBAC_V1ALPHA1_SUBJECT: Message = Message::new("io.k8s.api.rbac.v1alpha1.Subject", &F_RBAC_V1ALPHA1_SUBJECT, &W_RBAC_V1ALPHA1_SUBJECT);
@@ -6360,30 +6360,30 @@ static F_RBAC_V1BETA1_CLUSTER_ROLE: [F; 5] = [
     F::new("aggregationRule", Type::message(&RBAC_V1BETA1_AGGREGATION_RULE), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_329), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_329), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE: [W; 3] = [W::field(1, 3), W::field(2, 4), W::field(3, 0)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRole", &F_RBAC_V1BETA1_CLUSTER_ROLE, &W_RBAC_V1BETA1_CLUSTER_ROLE);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_330), 0)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleBinding", &F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING, &W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_331), 0),
+    F::new("items", Type::list(&LIST_331), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleBindingList", &F_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST, &W_RBAC_V1BETA1_CLUSTER_ROLE_BINDING_LIST);
 static F_RBAC_V1BETA1_CLUSTER_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_332), 0),
+    F::new("items", Type::list(&LIST_332), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_CLUSTER_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_CLUSTER_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.ClusterRoleList", &F_RBAC_V1BETA1_CLUSTER_ROLE_LIST, &W_RBAC_V1BETA1_CLUSTER_ROLE_LIST);
 static F_RBAC_V1BETA1_POLICY_RULE: [F; 5] = [
@@ -6391,48 +6391,48 @@ static F_RBAC_V1BETA1_POLICY_RULE: [F; 5] = [
     F::new("nonResourceURLs", Type::list(&LIST_0), 0),
     F::new("resourceNames", Type::list(&LIST_0), 0),
     F::new("resources", Type::list(&LIST_0), 0),
-    F::new("verbs", Type::list(&LIST_0), 0)];
+    F::new("verbs", Type::list(&LIST_0), F::ALWAYS)];
 static W_RBAC_V1BETA1_POLICY_RULE: [W; 5] = [W::field(1, 4), W::field(2, 0), W::field(3, 3), W::field(4, 2), W::field(5, 1)];
 pub static RBAC_V1BETA1_POLICY_RULE: Message = Message::new("io.k8s.api.rbac.v1beta1.PolicyRule", &F_RBAC_V1BETA1_POLICY_RULE, &W_RBAC_V1BETA1_POLICY_RULE);
 static F_RBAC_V1BETA1_ROLE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("rules", Type::list(&LIST_329), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("rules", Type::list(&LIST_329), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RBAC_V1BETA1_ROLE: Message = Message::new("io.k8s.api.rbac.v1beta1.Role", &F_RBAC_V1BETA1_ROLE, &W_RBAC_V1BETA1_ROLE);
 static F_RBAC_V1BETA1_ROLE_BINDING: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("roleRef", Type::message(&RBAC_V1BETA1_ROLE_REF), F::ALWAYS),
     F::new("subjects", Type::list(&LIST_330), 0)];
 static W_RBAC_V1BETA1_ROLE_BINDING: [W; 3] = [W::field(1, 2), W::field(2, 4), W::field(3, 3)];
 pub static RBAC_V1BETA1_ROLE_BINDING: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleBinding", &F_RBAC_V1BETA1_ROLE_BINDING, &W_RBAC_V1BETA1_ROLE_BINDING);
 static F_RBAC_V1BETA1_ROLE_BINDING_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_333), 0),
+    F::new("items", Type::list(&LIST_333), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_BINDING_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_ROLE_BINDING_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleBindingList", &F_RBAC_V1BETA1_ROLE_BINDING_LIST, &W_RBAC_V1BETA1_ROLE_BINDING_LIST);
 static F_RBAC_V1BETA1_ROLE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_334), 0),
+    F::new("items", Type::list(&LIST_334), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RBAC_V1BETA1_ROLE_LIST: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleList", &F_RBAC_V1BETA1_ROLE_LIST, &W_RBAC_V1BETA1_ROLE_LIST);
 static F_RBAC_V1BETA1_ROLE_REF: [F; 3] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0)];
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS)];
 static W_RBAC_V1BETA1_ROLE_REF: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
 pub static RBAC_V1BETA1_ROLE_REF: Message = Message::new("io.k8s.api.rbac.v1beta1.RoleRef", &F_RBAC_V1BETA1_ROLE_REF, &W_RBAC_V1BETA1_ROLE_REF);
 static F_RBAC_V1BETA1_SUBJECT: [F; 4] = [
     F::new("apiGroup", Type::String, 0),
-    F::new("kind", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("namespace", Type::String, 0)];
 static W_RBAC_V1BETA1_SUBJECT: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static RBAC_V1BETA1_SUBJECT: Message = Message::new("io.k8s.api.rbac.v1beta1.Subject", &F_RBAC_V1BETA1_SUBJECT, &W_RBAC_V1BETA1_SUBJECT);
@@ -6443,12 +6443,12 @@ static F_RESOURCE_V1_ALLOCATED_DEVICE_STATUS: [F; 7] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("networkData", Type::message(&RESOURCE_V1_NETWORK_DEVICE_DATA), 0),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0)];
+    F::new("shareID", Type::String, F::POINTER)];
 static W_RESOURCE_V1_ALLOCATED_DEVICE_STATUS: [W; 7] = [W::field(1, 3), W::field(2, 5), W::field(3, 2), W::field(4, 0), W::field(5, 1), W::field(6, 4), W::field(7, 6)];
 pub static RESOURCE_V1_ALLOCATED_DEVICE_STATUS: Message = Message::new("io.k8s.api.resource.v1.AllocatedDeviceStatus", &F_RESOURCE_V1_ALLOCATED_DEVICE_STATUS, &W_RESOURCE_V1_ALLOCATED_DEVICE_STATUS);
 static F_RESOURCE_V1_ALLOCATION_RESULT: [F; 3] = [
     F::new("allocationTimestamp", Type::Time, 0),
-    F::new("devices", Type::message(&RESOURCE_V1_DEVICE_ALLOCATION_RESULT), 0),
+    F::new("devices", Type::message(&RESOURCE_V1_DEVICE_ALLOCATION_RESULT), F::ALWAYS),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0)];
 static W_RESOURCE_V1_ALLOCATION_RESULT: [W; 3] = [W::field(1, 1), W::field(3, 2), W::field(5, 0)];
 pub static RESOURCE_V1_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1.AllocationResult", &F_RESOURCE_V1_ALLOCATION_RESULT, &W_RESOURCE_V1_ALLOCATION_RESULT);
@@ -6482,17 +6482,17 @@ static F_RESOURCE_V1_COUNTER_SET: [F; 2] = [
 static W_RESOURCE_V1_COUNTER_SET: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1_COUNTER_SET: Message = Message::new("io.k8s.api.resource.v1.CounterSet", &F_RESOURCE_V1_COUNTER_SET, &W_RESOURCE_V1_COUNTER_SET);
 static F_RESOURCE_V1_DEVICE: [F; 13] = [
-    F::new("allNodes", Type::Bool, 0),
-    F::new("allowMultipleAllocations", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
+    F::new("allowMultipleAllocations", Type::Bool, F::POINTER),
     F::new("attributes", Type::map(&MAP_7), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("bindsToNode", Type::Bool, 0),
+    F::new("bindsToNode", Type::Bool, F::POINTER),
     F::new("capacity", Type::map(&MAP_8), 0),
     F::new("consumesCounters", Type::list(&LIST_336), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("nodeAllocatableResources", Type::map(&MAP_9), 0),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("taints", Type::list(&LIST_337), 0)];
 static W_RESOURCE_V1_DEVICE: [W; 13] = [W::field(1, 8), W::field(2, 2), W::field(3, 6), W::field(4, 7), W::field(5, 10), W::field(6, 11), W::field(7, 0), W::field(8, 12), W::field(9, 5), W::field(10, 3), W::field(11, 4), W::field(12, 1), W::field(14, 9)];
@@ -6509,13 +6509,13 @@ static F_RESOURCE_V1_DEVICE_ALLOCATION_RESULT: [F; 2] = [
 static W_RESOURCE_V1_DEVICE_ALLOCATION_RESULT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1_DEVICE_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1.DeviceAllocationResult", &F_RESOURCE_V1_DEVICE_ALLOCATION_RESULT, &W_RESOURCE_V1_DEVICE_ALLOCATION_RESULT);
 static F_RESOURCE_V1_DEVICE_ATTRIBUTE: [F; 8] = [
-    F::new("bool", Type::Bool, 0),
+    F::new("bool", Type::Bool, F::POINTER),
     F::new("bools", Type::list(&LIST_340), 0),
-    F::new("int", Type::Int64, 0),
+    F::new("int", Type::Int64, F::POINTER),
     F::new("ints", Type::list(&LIST_158), 0),
-    F::new("string", Type::String, 0),
+    F::new("string", Type::String, F::POINTER),
     F::new("strings", Type::list(&LIST_7), 0),
-    F::new("version", Type::String, 0),
+    F::new("version", Type::String, F::POINTER),
     F::new("versions", Type::list(&LIST_7), 0)];
 static W_RESOURCE_V1_DEVICE_ATTRIBUTE: [W; 8] = [W::field(2, 2), W::field(3, 0), W::field(4, 4), W::field(5, 6), W::field(6, 3), W::field(7, 1), W::field(8, 5), W::field(9, 7)];
 pub static RESOURCE_V1_DEVICE_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1.DeviceAttribute", &F_RESOURCE_V1_DEVICE_ATTRIBUTE, &W_RESOURCE_V1_DEVICE_ATTRIBUTE);
@@ -6538,8 +6538,8 @@ pub static RESOURCE_V1_DEVICE_CLAIM_CONFIGURATION: Message = Message::new("io.k8
 static F_RESOURCE_V1_DEVICE_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1_DEVICE_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1_DEVICE_CLASS_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1_DEVICE_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1_DEVICE_CLASS: Message = Message::new("io.k8s.api.resource.v1.DeviceClass", &F_RESOURCE_V1_DEVICE_CLASS, &W_RESOURCE_V1_DEVICE_CLASS);
 static F_RESOURCE_V1_DEVICE_CLASS_CONFIGURATION: [F; 1] = [
@@ -6550,7 +6550,7 @@ static F_RESOURCE_V1_DEVICE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_344), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1_DEVICE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1_DEVICE_CLASS_LIST: Message = Message::new("io.k8s.api.resource.v1.DeviceClassList", &F_RESOURCE_V1_DEVICE_CLASS_LIST, &W_RESOURCE_V1_DEVICE_CLASS_LIST);
 static F_RESOURCE_V1_DEVICE_CLASS_SPEC: [F; 3] = [
@@ -6587,7 +6587,7 @@ static F_RESOURCE_V1_DEVICE_REQUEST: [F; 3] = [
 static W_RESOURCE_V1_DEVICE_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static RESOURCE_V1_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1.DeviceRequest", &F_RESOURCE_V1_DEVICE_REQUEST, &W_RESOURCE_V1_DEVICE_REQUEST);
 static F_RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("consumedCapacity", Type::map(&MAP_3), 0),
@@ -6595,7 +6595,7 @@ static F_RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("request", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0),
+    F::new("shareID", Type::String, F::POINTER),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0),
     F::new("tolerations", Type::list(&LIST_348), 0)];
 static W_RESOURCE_V1_DEVICE_REQUEST_ALLOCATION_RESULT: [W; 11] = [W::field(1, 7), W::field(2, 5), W::field(3, 6), W::field(4, 4), W::field(5, 0), W::field(6, 10), W::field(7, 1), W::field(8, 2), W::field(9, 8), W::field(10, 3), W::field(11, 9)];
@@ -6625,16 +6625,16 @@ pub static RESOURCE_V1_DEVICE_TAINT: Message = Message::new("io.k8s.api.resource
 static F_RESOURCE_V1_DEVICE_TAINT_RULE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1_DEVICE_TAINT_RULE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&RESOURCE_V1_DEVICE_TAINT_RULE_STATUS), 0)];
+    F::new("status", Type::message(&RESOURCE_V1_DEVICE_TAINT_RULE_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1_DEVICE_TAINT_RULE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1_DEVICE_TAINT_RULE: Message = Message::new("io.k8s.api.resource.v1.DeviceTaintRule", &F_RESOURCE_V1_DEVICE_TAINT_RULE, &W_RESOURCE_V1_DEVICE_TAINT_RULE);
 static F_RESOURCE_V1_DEVICE_TAINT_RULE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_350), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1_DEVICE_TAINT_RULE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1_DEVICE_TAINT_RULE_LIST: Message = Message::new("io.k8s.api.resource.v1.DeviceTaintRuleList", &F_RESOURCE_V1_DEVICE_TAINT_RULE_LIST, &W_RESOURCE_V1_DEVICE_TAINT_RULE_LIST);
 static F_RESOURCE_V1_DEVICE_TAINT_RULE_SPEC: [F; 2] = [
@@ -6647,21 +6647,21 @@ static F_RESOURCE_V1_DEVICE_TAINT_RULE_STATUS: [F; 1] = [
 static W_RESOURCE_V1_DEVICE_TAINT_RULE_STATUS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1_DEVICE_TAINT_RULE_STATUS: Message = Message::new("io.k8s.api.resource.v1.DeviceTaintRuleStatus", &F_RESOURCE_V1_DEVICE_TAINT_RULE_STATUS, &W_RESOURCE_V1_DEVICE_TAINT_RULE_STATUS);
 static F_RESOURCE_V1_DEVICE_TAINT_SELECTOR: [F; 3] = [
-    F::new("device", Type::String, 0),
-    F::new("driver", Type::String, 0),
-    F::new("pool", Type::String, 0)];
+    F::new("device", Type::String, F::POINTER),
+    F::new("driver", Type::String, F::POINTER),
+    F::new("pool", Type::String, F::POINTER)];
 static W_RESOURCE_V1_DEVICE_TAINT_SELECTOR: [W; 3] = [W::field(2, 1), W::field(3, 2), W::field(4, 0)];
 pub static RESOURCE_V1_DEVICE_TAINT_SELECTOR: Message = Message::new("io.k8s.api.resource.v1.DeviceTaintSelector", &F_RESOURCE_V1_DEVICE_TAINT_SELECTOR, &W_RESOURCE_V1_DEVICE_TAINT_SELECTOR);
 static F_RESOURCE_V1_DEVICE_TOLERATION: [F; 5] = [
     F::new("effect", Type::String, 0),
     F::new("key", Type::String, 0),
     F::new("operator", Type::String, 0),
-    F::new("tolerationSeconds", Type::Int64, 0),
+    F::new("tolerationSeconds", Type::Int64, F::POINTER),
     F::new("value", Type::String, 0)];
 static W_RESOURCE_V1_DEVICE_TOLERATION: [W; 5] = [W::field(1, 1), W::field(2, 2), W::field(3, 4), W::field(4, 0), W::field(5, 3)];
 pub static RESOURCE_V1_DEVICE_TOLERATION: Message = Message::new("io.k8s.api.resource.v1.DeviceToleration", &F_RESOURCE_V1_DEVICE_TOLERATION, &W_RESOURCE_V1_DEVICE_TOLERATION);
 static F_RESOURCE_V1_EXACT_DEVICE_REQUEST: [F; 8] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("allocationMode", Type::String, 0),
     F::new("capacity", Type::message(&RESOURCE_V1_CAPACITY_REQUIREMENTS), 0),
     F::new("count", Type::Int64, 0),
@@ -6701,9 +6701,9 @@ pub static RESOURCE_V1_OPAQUE_DEVICE_CONFIGURATION: Message = Message::new("io.k
 static F_RESOURCE_V1_RESOURCE_CLAIM: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_SPEC), 0),
-    F::new("status", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1_RESOURCE_CLAIM: Message = Message::new("io.k8s.api.resource.v1.ResourceClaim", &F_RESOURCE_V1_RESOURCE_CLAIM, &W_RESOURCE_V1_RESOURCE_CLAIM);
 static F_RESOURCE_V1_RESOURCE_CLAIM_CONSUMER_REFERENCE: [F; 4] = [
@@ -6717,11 +6717,11 @@ static F_RESOURCE_V1_RESOURCE_CLAIM_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_351), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1_RESOURCE_CLAIM_LIST: Message = Message::new("io.k8s.api.resource.v1.ResourceClaimList", &F_RESOURCE_V1_RESOURCE_CLAIM_LIST, &W_RESOURCE_V1_RESOURCE_CLAIM_LIST);
 static F_RESOURCE_V1_RESOURCE_CLAIM_SPEC: [F; 1] = [
-    F::new("devices", Type::message(&RESOURCE_V1_DEVICE_CLAIM), 0)];
+    F::new("devices", Type::message(&RESOURCE_V1_DEVICE_CLAIM), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM_SPEC: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1_RESOURCE_CLAIM_SPEC: Message = Message::new("io.k8s.api.resource.v1.ResourceClaimSpec", &F_RESOURCE_V1_RESOURCE_CLAIM_SPEC, &W_RESOURCE_V1_RESOURCE_CLAIM_SPEC);
 static F_RESOURCE_V1_RESOURCE_CLAIM_STATUS: [F; 3] = [
@@ -6733,20 +6733,20 @@ pub static RESOURCE_V1_RESOURCE_CLAIM_STATUS: Message = Message::new("io.k8s.api
 static F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE: Message = Message::new("io.k8s.api.resource.v1.ResourceClaimTemplate", &F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE, &W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE);
 static F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_354), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST: Message = Message::new("io.k8s.api.resource.v1.ResourceClaimTemplateList", &F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST, &W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_LIST);
 static F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_CLAIM_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.resource.v1.ResourceClaimTemplateSpec", &F_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC, &W_RESOURCE_V1_RESOURCE_CLAIM_TEMPLATE_SPEC);
 static F_RESOURCE_V1_RESOURCE_POOL: [F; 3] = [
@@ -6758,7 +6758,7 @@ pub static RESOURCE_V1_RESOURCE_POOL: Message = Message::new("io.k8s.api.resourc
 static F_RESOURCE_V1_RESOURCE_SLICE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1_RESOURCE_SLICE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_SLICE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1_RESOURCE_SLICE: Message = Message::new("io.k8s.api.resource.v1.ResourceSlice", &F_RESOURCE_V1_RESOURCE_SLICE, &W_RESOURCE_V1_RESOURCE_SLICE);
@@ -6766,24 +6766,24 @@ static F_RESOURCE_V1_RESOURCE_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_355), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1_RESOURCE_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1_RESOURCE_SLICE_LIST: Message = Message::new("io.k8s.api.resource.v1.ResourceSliceList", &F_RESOURCE_V1_RESOURCE_SLICE_LIST, &W_RESOURCE_V1_RESOURCE_SLICE_LIST);
 static F_RESOURCE_V1_RESOURCE_SLICE_SPEC: [F; 10] = [
-    F::new("allNodes", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
     F::new("devices", Type::list(&LIST_356), 0),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("partitionTypeAttribute", Type::String, 0),
-    F::new("perDeviceNodeSelection", Type::Bool, 0),
+    F::new("perDeviceNodeSelection", Type::Bool, F::POINTER),
     F::new("pool", Type::message(&RESOURCE_V1_RESOURCE_POOL), F::REQUIRED | F::ALWAYS),
     F::new("sharedCounters", Type::list(&LIST_357), 0),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0)];
 static W_RESOURCE_V1_RESOURCE_SLICE_SPEC: [W; 10] = [W::field(1, 2), W::field(2, 7), W::field(3, 3), W::field(4, 4), W::field(5, 0), W::field(6, 1), W::field(7, 6), W::field(8, 8), W::field(9, 5), W::field(10, 9)];
 pub static RESOURCE_V1_RESOURCE_SLICE_SPEC: Message = Message::new("io.k8s.api.resource.v1.ResourceSliceSpec", &F_RESOURCE_V1_RESOURCE_SLICE_SPEC, &W_RESOURCE_V1_RESOURCE_SLICE_SPEC);
 static F_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: [F; 1] = [
-    F::new("expression", Type::String, 0)];
+    F::new("expression", Type::String, F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR: Message = Message::new("io.k8s.api.resource.v1alpha3.CELDeviceSelector", &F_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR, &W_RESOURCE_V1ALPHA3_CEL_DEVICE_SELECTOR);
 static F_RESOURCE_V1ALPHA3_DEVICE_SELECTOR: [F; 1] = [
@@ -6800,16 +6800,16 @@ pub static RESOURCE_V1ALPHA3_DEVICE_TAINT: Message = Message::new("io.k8s.api.re
 static F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS), 0)];
+    F::new("status", Type::message(&RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE: Message = Message::new("io.k8s.api.resource.v1alpha3.DeviceTaintRule", &F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE, &W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE);
 static F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_358), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST: Message = Message::new("io.k8s.api.resource.v1alpha3.DeviceTaintRuleList", &F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST, &W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_LIST);
 static F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_SPEC: [F; 2] = [
@@ -6822,9 +6822,9 @@ static F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS: [F; 1] = [
 static W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS: Message = Message::new("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus", &F_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS, &W_RESOURCE_V1ALPHA3_DEVICE_TAINT_RULE_STATUS);
 static F_RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR: [F; 3] = [
-    F::new("device", Type::String, 0),
-    F::new("driver", Type::String, 0),
-    F::new("pool", Type::String, 0)];
+    F::new("device", Type::String, F::POINTER),
+    F::new("driver", Type::String, F::POINTER),
+    F::new("pool", Type::String, F::POINTER)];
 static W_RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR: [W; 3] = [W::field(2, 1), W::field(3, 2), W::field(4, 0)];
 pub static RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR: Message = Message::new("io.k8s.api.resource.v1alpha3.DeviceTaintSelector", &F_RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR, &W_RESOURCE_V1ALPHA3_DEVICE_TAINT_SELECTOR);
 static F_RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS: [F; 4] = [
@@ -6835,17 +6835,17 @@ static F_RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS: [F; 4] = [
 static W_RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1)];
 pub static RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS: Message = Message::new("io.k8s.api.resource.v1alpha3.PartitionTypeStatus", &F_RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS, &W_RESOURCE_V1ALPHA3_PARTITION_TYPE_STATUS);
 static F_RESOURCE_V1ALPHA3_POOL_STATUS: [F; 12] = [
-    F::new("allocatedDevices", Type::Int32, 0),
-    F::new("availableDevices", Type::Int32, 0),
+    F::new("allocatedDevices", Type::Int32, F::POINTER),
+    F::new("availableDevices", Type::Int32, F::POINTER),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("generation", Type::Int64, F::REQUIRED | F::ALWAYS),
     F::new("nodeName", Type::String, 0),
     F::new("partitionSummary", Type::list(&LIST_359), 0),
     F::new("poolName", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("resourceSliceCount", Type::Int32, 0),
+    F::new("resourceSliceCount", Type::Int32, F::POINTER),
     F::new("shareableSummary", Type::message(&RESOURCE_V1ALPHA3_SHAREABLE_SUMMARY_STATUS), 0),
-    F::new("totalDevices", Type::Int32, 0),
-    F::new("unavailableDevices", Type::Int32, 0),
+    F::new("totalDevices", Type::Int32, F::POINTER),
+    F::new("unavailableDevices", Type::Int32, F::POINTER),
     F::new("validationError", Type::String, 0)];
 static W_RESOURCE_V1ALPHA3_POOL_STATUS: [W; 12] = [W::field(1, 2), W::field(2, 6), W::field(3, 4), W::field(4, 9), W::field(5, 0), W::field(6, 1), W::field(7, 10), W::field(8, 7), W::field(9, 3), W::field(10, 11), W::field(11, 5), W::field(13, 8)];
 pub static RESOURCE_V1ALPHA3_POOL_STATUS: Message = Message::new("io.k8s.api.resource.v1alpha3.PoolStatus", &F_RESOURCE_V1ALPHA3_POOL_STATUS, &W_RESOURCE_V1ALPHA3_POOL_STATUS);
@@ -6854,20 +6854,20 @@ static F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST: [F; 5] = [
     F::new("kind", Type::String, 0),
     F::new("metadata", Type::message(&META_V1_OBJECT_META), F::REQUIRED | F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_STATUS), 0)];
+    F::new("status", Type::message(&RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST: Message = Message::new("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest", &F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST, &W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST);
 static F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_360), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST: Message = Message::new("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestList", &F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST, &W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_LIST);
 static F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC: [F; 4] = [
     F::new("defaultPartitionTypeAttribute", Type::String, 0),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("limit", Type::Int32, 0),
+    F::new("limit", Type::Int32, F::POINTER),
     F::new("poolName", Type::String, 0)];
 static W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC: [W; 4] = [W::field(1, 1), W::field(2, 3), W::field(3, 2), W::field(4, 0)];
 pub static RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC: Message = Message::new("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec", &F_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC, &W_RESOURCE_V1ALPHA3_RESOURCE_POOL_STATUS_REQUEST_SPEC);
@@ -6897,22 +6897,22 @@ static F_RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS: [F; 7] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("networkData", Type::message(&RESOURCE_V1BETA1_NETWORK_DEVICE_DATA), 0),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0)];
+    F::new("shareID", Type::String, F::POINTER)];
 static W_RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS: [W; 7] = [W::field(1, 3), W::field(2, 5), W::field(3, 2), W::field(4, 0), W::field(5, 1), W::field(6, 4), W::field(7, 6)];
 pub static RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS: Message = Message::new("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus", &F_RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS, &W_RESOURCE_V1BETA1_ALLOCATED_DEVICE_STATUS);
 static F_RESOURCE_V1BETA1_ALLOCATION_RESULT: [F; 3] = [
     F::new("allocationTimestamp", Type::Time, 0),
-    F::new("devices", Type::message(&RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT), 0),
+    F::new("devices", Type::message(&RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT), F::ALWAYS),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0)];
 static W_RESOURCE_V1BETA1_ALLOCATION_RESULT: [W; 3] = [W::field(1, 1), W::field(3, 2), W::field(5, 0)];
 pub static RESOURCE_V1BETA1_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1beta1.AllocationResult", &F_RESOURCE_V1BETA1_ALLOCATION_RESULT, &W_RESOURCE_V1BETA1_ALLOCATION_RESULT);
 static F_RESOURCE_V1BETA1_BASIC_DEVICE: [F; 12] = [
-    F::new("allNodes", Type::Bool, 0),
-    F::new("allowMultipleAllocations", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
+    F::new("allowMultipleAllocations", Type::Bool, F::POINTER),
     F::new("attributes", Type::map(&MAP_10), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("bindsToNode", Type::Bool, 0),
+    F::new("bindsToNode", Type::Bool, F::POINTER),
     F::new("capacity", Type::map(&MAP_11), 0),
     F::new("consumesCounters", Type::list(&LIST_363), 0),
     F::new("nodeAllocatableResources", Type::map(&MAP_12), 0),
@@ -6967,13 +6967,13 @@ static F_RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT: [F; 2] = [
 static W_RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceAllocationResult", &F_RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT, &W_RESOURCE_V1BETA1_DEVICE_ALLOCATION_RESULT);
 static F_RESOURCE_V1BETA1_DEVICE_ATTRIBUTE: [F; 8] = [
-    F::new("bool", Type::Bool, 0),
+    F::new("bool", Type::Bool, F::POINTER),
     F::new("bools", Type::list(&LIST_340), 0),
-    F::new("int", Type::Int64, 0),
+    F::new("int", Type::Int64, F::POINTER),
     F::new("ints", Type::list(&LIST_158), 0),
-    F::new("string", Type::String, 0),
+    F::new("string", Type::String, F::POINTER),
     F::new("strings", Type::list(&LIST_7), 0),
-    F::new("version", Type::String, 0),
+    F::new("version", Type::String, F::POINTER),
     F::new("versions", Type::list(&LIST_7), 0)];
 static W_RESOURCE_V1BETA1_DEVICE_ATTRIBUTE: [W; 8] = [W::field(2, 2), W::field(3, 0), W::field(4, 4), W::field(5, 6), W::field(6, 3), W::field(7, 1), W::field(8, 5), W::field(9, 7)];
 pub static RESOURCE_V1BETA1_DEVICE_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceAttribute", &F_RESOURCE_V1BETA1_DEVICE_ATTRIBUTE, &W_RESOURCE_V1BETA1_DEVICE_ATTRIBUTE);
@@ -6996,8 +6996,8 @@ pub static RESOURCE_V1BETA1_DEVICE_CLAIM_CONFIGURATION: Message = Message::new("
 static F_RESOURCE_V1BETA1_DEVICE_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA1_DEVICE_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA1_DEVICE_CLASS_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_DEVICE_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA1_DEVICE_CLASS: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceClass", &F_RESOURCE_V1BETA1_DEVICE_CLASS, &W_RESOURCE_V1BETA1_DEVICE_CLASS);
 static F_RESOURCE_V1BETA1_DEVICE_CLASS_CONFIGURATION: [F; 1] = [
@@ -7008,7 +7008,7 @@ static F_RESOURCE_V1BETA1_DEVICE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_370), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_DEVICE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA1_DEVICE_CLASS_LIST: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceClassList", &F_RESOURCE_V1BETA1_DEVICE_CLASS_LIST, &W_RESOURCE_V1BETA1_DEVICE_CLASS_LIST);
 static F_RESOURCE_V1BETA1_DEVICE_CLASS_SPEC: [F; 3] = [
@@ -7039,10 +7039,10 @@ static F_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
 static W_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [W; 0] = [];
 pub static RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceDerivedAttribute", &F_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE, &W_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE);
 static F_RESOURCE_V1BETA1_DEVICE_REQUEST: [F; 10] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("allocationMode", Type::String, 0),
     F::new("capacity", Type::message(&RESOURCE_V1BETA1_CAPACITY_REQUIREMENTS), 0),
-    F::new("count", Type::Int64, 0),
+    F::new("count", Type::Int64, F::POINTER),
     F::new("derivedAttributes", Type::list(&LIST_373), 0),
     F::new("deviceClassName", Type::String, 0),
     F::new("firstAvailable", Type::list(&LIST_374), 0),
@@ -7052,7 +7052,7 @@ static F_RESOURCE_V1BETA1_DEVICE_REQUEST: [F; 10] = [
 static W_RESOURCE_V1BETA1_DEVICE_REQUEST: [W; 9] = [W::field(1, 7), W::field(2, 5), W::field(3, 8), W::field(4, 1), W::field(5, 3), W::field(6, 0), W::field(7, 6), W::field(8, 9), W::field(9, 2)];
 pub static RESOURCE_V1BETA1_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceRequest", &F_RESOURCE_V1BETA1_DEVICE_REQUEST, &W_RESOURCE_V1BETA1_DEVICE_REQUEST);
 static F_RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("consumedCapacity", Type::map(&MAP_3), 0),
@@ -7060,7 +7060,7 @@ static F_RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("request", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0),
+    F::new("shareID", Type::String, F::POINTER),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0),
     F::new("tolerations", Type::list(&LIST_375), 0)];
 static W_RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT: [W; 11] = [W::field(1, 7), W::field(2, 5), W::field(3, 6), W::field(4, 4), W::field(5, 0), W::field(6, 10), W::field(7, 1), W::field(8, 2), W::field(9, 8), W::field(10, 3), W::field(11, 9)];
@@ -7091,7 +7091,7 @@ static F_RESOURCE_V1BETA1_DEVICE_TOLERATION: [F; 5] = [
     F::new("effect", Type::String, 0),
     F::new("key", Type::String, 0),
     F::new("operator", Type::String, 0),
-    F::new("tolerationSeconds", Type::Int64, 0),
+    F::new("tolerationSeconds", Type::Int64, F::POINTER),
     F::new("value", Type::String, 0)];
 static W_RESOURCE_V1BETA1_DEVICE_TOLERATION: [W; 5] = [W::field(1, 1), W::field(2, 2), W::field(3, 4), W::field(4, 0), W::field(5, 3)];
 pub static RESOURCE_V1BETA1_DEVICE_TOLERATION: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceToleration", &F_RESOURCE_V1BETA1_DEVICE_TOLERATION, &W_RESOURCE_V1BETA1_DEVICE_TOLERATION);
@@ -7125,9 +7125,9 @@ pub static RESOURCE_V1BETA1_OPAQUE_DEVICE_CONFIGURATION: Message = Message::new(
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC), 0),
-    F::new("status", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaim", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM);
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_CONSUMER_REFERENCE: [F; 4] = [
@@ -7141,11 +7141,11 @@ static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_376), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaimList", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM_LIST);
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC: [F; 1] = [
-    F::new("devices", Type::message(&RESOURCE_V1BETA1_DEVICE_CLAIM), 0)];
+    F::new("devices", Type::message(&RESOURCE_V1BETA1_DEVICE_CLAIM), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaimSpec", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC);
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS: [F; 3] = [
@@ -7157,20 +7157,20 @@ pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_STATUS: Message = Message::new("io.k8
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaimTemplate", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE);
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_379), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaimTemplateList", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_LIST);
 static F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_CLAIM_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec", &F_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC, &W_RESOURCE_V1BETA1_RESOURCE_CLAIM_TEMPLATE_SPEC);
 static F_RESOURCE_V1BETA1_RESOURCE_POOL: [F; 3] = [
@@ -7182,7 +7182,7 @@ pub static RESOURCE_V1BETA1_RESOURCE_POOL: Message = Message::new("io.k8s.api.re
 static F_RESOURCE_V1BETA1_RESOURCE_SLICE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1BETA1_RESOURCE_SLICE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_SLICE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA1_RESOURCE_SLICE: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceSlice", &F_RESOURCE_V1BETA1_RESOURCE_SLICE, &W_RESOURCE_V1BETA1_RESOURCE_SLICE);
@@ -7190,17 +7190,17 @@ static F_RESOURCE_V1BETA1_RESOURCE_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_380), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA1_RESOURCE_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA1_RESOURCE_SLICE_LIST: Message = Message::new("io.k8s.api.resource.v1beta1.ResourceSliceList", &F_RESOURCE_V1BETA1_RESOURCE_SLICE_LIST, &W_RESOURCE_V1BETA1_RESOURCE_SLICE_LIST);
 static F_RESOURCE_V1BETA1_RESOURCE_SLICE_SPEC: [F; 10] = [
-    F::new("allNodes", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
     F::new("devices", Type::list(&LIST_381), 0),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("partitionTypeAttribute", Type::String, 0),
-    F::new("perDeviceNodeSelection", Type::Bool, 0),
+    F::new("perDeviceNodeSelection", Type::Bool, F::POINTER),
     F::new("pool", Type::message(&RESOURCE_V1BETA1_RESOURCE_POOL), F::REQUIRED | F::ALWAYS),
     F::new("sharedCounters", Type::list(&LIST_382), 0),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0)];
@@ -7213,12 +7213,12 @@ static F_RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS: [F; 7] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("networkData", Type::message(&RESOURCE_V1BETA2_NETWORK_DEVICE_DATA), 0),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0)];
+    F::new("shareID", Type::String, F::POINTER)];
 static W_RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS: [W; 7] = [W::field(1, 3), W::field(2, 5), W::field(3, 2), W::field(4, 0), W::field(5, 1), W::field(6, 4), W::field(7, 6)];
 pub static RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS: Message = Message::new("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus", &F_RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS, &W_RESOURCE_V1BETA2_ALLOCATED_DEVICE_STATUS);
 static F_RESOURCE_V1BETA2_ALLOCATION_RESULT: [F; 3] = [
     F::new("allocationTimestamp", Type::Time, 0),
-    F::new("devices", Type::message(&RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT), 0),
+    F::new("devices", Type::message(&RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT), F::ALWAYS),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0)];
 static W_RESOURCE_V1BETA2_ALLOCATION_RESULT: [W; 3] = [W::field(1, 1), W::field(3, 2), W::field(5, 0)];
 pub static RESOURCE_V1BETA2_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1beta2.AllocationResult", &F_RESOURCE_V1BETA2_ALLOCATION_RESULT, &W_RESOURCE_V1BETA2_ALLOCATION_RESULT);
@@ -7252,17 +7252,17 @@ static F_RESOURCE_V1BETA2_COUNTER_SET: [F; 2] = [
 static W_RESOURCE_V1BETA2_COUNTER_SET: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA2_COUNTER_SET: Message = Message::new("io.k8s.api.resource.v1beta2.CounterSet", &F_RESOURCE_V1BETA2_COUNTER_SET, &W_RESOURCE_V1BETA2_COUNTER_SET);
 static F_RESOURCE_V1BETA2_DEVICE: [F; 13] = [
-    F::new("allNodes", Type::Bool, 0),
-    F::new("allowMultipleAllocations", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
+    F::new("allowMultipleAllocations", Type::Bool, F::POINTER),
     F::new("attributes", Type::map(&MAP_15), 0),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
-    F::new("bindsToNode", Type::Bool, 0),
+    F::new("bindsToNode", Type::Bool, F::POINTER),
     F::new("capacity", Type::map(&MAP_16), 0),
     F::new("consumesCounters", Type::list(&LIST_383), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("nodeAllocatableResources", Type::map(&MAP_17), 0),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("taints", Type::list(&LIST_384), 0)];
 static W_RESOURCE_V1BETA2_DEVICE: [W; 13] = [W::field(1, 8), W::field(2, 2), W::field(3, 6), W::field(4, 7), W::field(5, 10), W::field(6, 11), W::field(7, 0), W::field(8, 12), W::field(9, 5), W::field(10, 3), W::field(11, 4), W::field(12, 1), W::field(14, 9)];
@@ -7279,13 +7279,13 @@ static F_RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT: [F; 2] = [
 static W_RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceAllocationResult", &F_RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT, &W_RESOURCE_V1BETA2_DEVICE_ALLOCATION_RESULT);
 static F_RESOURCE_V1BETA2_DEVICE_ATTRIBUTE: [F; 8] = [
-    F::new("bool", Type::Bool, 0),
+    F::new("bool", Type::Bool, F::POINTER),
     F::new("bools", Type::list(&LIST_340), 0),
-    F::new("int", Type::Int64, 0),
+    F::new("int", Type::Int64, F::POINTER),
     F::new("ints", Type::list(&LIST_158), 0),
-    F::new("string", Type::String, 0),
+    F::new("string", Type::String, F::POINTER),
     F::new("strings", Type::list(&LIST_7), 0),
-    F::new("version", Type::String, 0),
+    F::new("version", Type::String, F::POINTER),
     F::new("versions", Type::list(&LIST_7), 0)];
 static W_RESOURCE_V1BETA2_DEVICE_ATTRIBUTE: [W; 8] = [W::field(2, 2), W::field(3, 0), W::field(4, 4), W::field(5, 6), W::field(6, 3), W::field(7, 1), W::field(8, 5), W::field(9, 7)];
 pub static RESOURCE_V1BETA2_DEVICE_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceAttribute", &F_RESOURCE_V1BETA2_DEVICE_ATTRIBUTE, &W_RESOURCE_V1BETA2_DEVICE_ATTRIBUTE);
@@ -7308,8 +7308,8 @@ pub static RESOURCE_V1BETA2_DEVICE_CLAIM_CONFIGURATION: Message = Message::new("
 static F_RESOURCE_V1BETA2_DEVICE_CLASS: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA2_DEVICE_CLASS_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA2_DEVICE_CLASS_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_DEVICE_CLASS: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA2_DEVICE_CLASS: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceClass", &F_RESOURCE_V1BETA2_DEVICE_CLASS, &W_RESOURCE_V1BETA2_DEVICE_CLASS);
 static F_RESOURCE_V1BETA2_DEVICE_CLASS_CONFIGURATION: [F; 1] = [
@@ -7320,7 +7320,7 @@ static F_RESOURCE_V1BETA2_DEVICE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_390), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_DEVICE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_DEVICE_CLASS_LIST: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceClassList", &F_RESOURCE_V1BETA2_DEVICE_CLASS_LIST, &W_RESOURCE_V1BETA2_DEVICE_CLASS_LIST);
 static F_RESOURCE_V1BETA2_DEVICE_CLASS_SPEC: [F; 3] = [
@@ -7357,7 +7357,7 @@ static F_RESOURCE_V1BETA2_DEVICE_REQUEST: [F; 3] = [
 static W_RESOURCE_V1BETA2_DEVICE_REQUEST: [W; 3] = [W::field(1, 2), W::field(2, 0), W::field(3, 1)];
 pub static RESOURCE_V1BETA2_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceRequest", &F_RESOURCE_V1BETA2_DEVICE_REQUEST, &W_RESOURCE_V1BETA2_DEVICE_REQUEST);
 static F_RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("bindingConditions", Type::list(&LIST_7), 0),
     F::new("bindingFailureConditions", Type::list(&LIST_7), 0),
     F::new("consumedCapacity", Type::map(&MAP_3), 0),
@@ -7365,7 +7365,7 @@ static F_RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("pool", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("request", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("shareID", Type::String, 0),
+    F::new("shareID", Type::String, F::POINTER),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0),
     F::new("tolerations", Type::list(&LIST_394), 0)];
 static W_RESOURCE_V1BETA2_DEVICE_REQUEST_ALLOCATION_RESULT: [W; 11] = [W::field(1, 7), W::field(2, 5), W::field(3, 6), W::field(4, 4), W::field(5, 0), W::field(6, 10), W::field(7, 1), W::field(8, 2), W::field(9, 8), W::field(10, 3), W::field(11, 9)];
@@ -7395,16 +7395,16 @@ pub static RESOURCE_V1BETA2_DEVICE_TAINT: Message = Message::new("io.k8s.api.res
 static F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1BETA2_DEVICE_TAINT_RULE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS), 0)];
+    F::new("status", Type::message(&RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1BETA2_DEVICE_TAINT_RULE: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceTaintRule", &F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE, &W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE);
 static F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_396), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceTaintRuleList", &F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST, &W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_LIST);
 static F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_SPEC: [F; 2] = [
@@ -7417,21 +7417,21 @@ static F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS: [F; 1] = [
 static W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus", &F_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS, &W_RESOURCE_V1BETA2_DEVICE_TAINT_RULE_STATUS);
 static F_RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR: [F; 3] = [
-    F::new("device", Type::String, 0),
-    F::new("driver", Type::String, 0),
-    F::new("pool", Type::String, 0)];
+    F::new("device", Type::String, F::POINTER),
+    F::new("driver", Type::String, F::POINTER),
+    F::new("pool", Type::String, F::POINTER)];
 static W_RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR: [W; 3] = [W::field(2, 1), W::field(3, 2), W::field(4, 0)];
 pub static RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceTaintSelector", &F_RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR, &W_RESOURCE_V1BETA2_DEVICE_TAINT_SELECTOR);
 static F_RESOURCE_V1BETA2_DEVICE_TOLERATION: [F; 5] = [
     F::new("effect", Type::String, 0),
     F::new("key", Type::String, 0),
     F::new("operator", Type::String, 0),
-    F::new("tolerationSeconds", Type::Int64, 0),
+    F::new("tolerationSeconds", Type::Int64, F::POINTER),
     F::new("value", Type::String, 0)];
 static W_RESOURCE_V1BETA2_DEVICE_TOLERATION: [W; 5] = [W::field(1, 1), W::field(2, 2), W::field(3, 4), W::field(4, 0), W::field(5, 3)];
 pub static RESOURCE_V1BETA2_DEVICE_TOLERATION: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceToleration", &F_RESOURCE_V1BETA2_DEVICE_TOLERATION, &W_RESOURCE_V1BETA2_DEVICE_TOLERATION);
 static F_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST: [F; 8] = [
-    F::new("adminAccess", Type::Bool, 0),
+    F::new("adminAccess", Type::Bool, F::POINTER),
     F::new("allocationMode", Type::String, 0),
     F::new("capacity", Type::message(&RESOURCE_V1BETA2_CAPACITY_REQUIREMENTS), 0),
     F::new("count", Type::Int64, 0),
@@ -7471,9 +7471,9 @@ pub static RESOURCE_V1BETA2_OPAQUE_DEVICE_CONFIGURATION: Message = Message::new(
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC), 0),
-    F::new("status", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaim", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM);
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_CONSUMER_REFERENCE: [F; 4] = [
@@ -7487,11 +7487,11 @@ static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_397), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaimList", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM_LIST);
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC: [F; 1] = [
-    F::new("devices", Type::message(&RESOURCE_V1BETA2_DEVICE_CLAIM), 0)];
+    F::new("devices", Type::message(&RESOURCE_V1BETA2_DEVICE_CLAIM), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC: [W; 1] = [W::field(1, 0)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaimSpec", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC);
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS: [F; 3] = [
@@ -7503,20 +7503,20 @@ pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_STATUS: Message = Message::new("io.k8
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaimTemplate", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE);
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_400), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaimTemplateList", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_LIST);
 static F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC: [F; 2] = [
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_CLAIM_SPEC), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec", &F_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC, &W_RESOURCE_V1BETA2_RESOURCE_CLAIM_TEMPLATE_SPEC);
 static F_RESOURCE_V1BETA2_RESOURCE_POOL: [F; 3] = [
@@ -7528,7 +7528,7 @@ pub static RESOURCE_V1BETA2_RESOURCE_POOL: Message = Message::new("io.k8s.api.re
 static F_RESOURCE_V1BETA2_RESOURCE_SLICE: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&RESOURCE_V1BETA2_RESOURCE_SLICE_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_SLICE: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static RESOURCE_V1BETA2_RESOURCE_SLICE: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceSlice", &F_RESOURCE_V1BETA2_RESOURCE_SLICE, &W_RESOURCE_V1BETA2_RESOURCE_SLICE);
@@ -7536,17 +7536,17 @@ static F_RESOURCE_V1BETA2_RESOURCE_SLICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_401), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_RESOURCE_V1BETA2_RESOURCE_SLICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static RESOURCE_V1BETA2_RESOURCE_SLICE_LIST: Message = Message::new("io.k8s.api.resource.v1beta2.ResourceSliceList", &F_RESOURCE_V1BETA2_RESOURCE_SLICE_LIST, &W_RESOURCE_V1BETA2_RESOURCE_SLICE_LIST);
 static F_RESOURCE_V1BETA2_RESOURCE_SLICE_SPEC: [F; 10] = [
-    F::new("allNodes", Type::Bool, 0),
+    F::new("allNodes", Type::Bool, F::POINTER),
     F::new("devices", Type::list(&LIST_402), 0),
     F::new("driver", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("nodeName", Type::String, 0),
+    F::new("nodeName", Type::String, F::POINTER),
     F::new("nodeSelector", Type::message(&CORE_V1_NODE_SELECTOR), 0),
     F::new("partitionTypeAttribute", Type::String, 0),
-    F::new("perDeviceNodeSelection", Type::Bool, 0),
+    F::new("perDeviceNodeSelection", Type::Bool, F::POINTER),
     F::new("pool", Type::message(&RESOURCE_V1BETA2_RESOURCE_POOL), F::REQUIRED | F::ALWAYS),
     F::new("sharedCounters", Type::list(&LIST_403), 0),
     F::new("skipNodeOperations", Type::list(&LIST_13), 0)];
@@ -7557,16 +7557,16 @@ static F_SCHEDULING_V1_PRIORITY_CLASS: [F; 7] = [
     F::new("description", Type::String, 0),
     F::new("globalDefault", Type::Bool, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("preemptionPolicy", Type::String, F::POINTER),
-    F::new("value", Type::Int32, 0)];
+    F::new("value", Type::Int32, F::ALWAYS)];
 static W_SCHEDULING_V1_PRIORITY_CLASS: [W; 5] = [W::field(1, 4), W::field(2, 6), W::field(3, 2), W::field(4, 1), W::field(5, 5)];
 pub static SCHEDULING_V1_PRIORITY_CLASS: Message = Message::new("io.k8s.api.scheduling.v1.PriorityClass", &F_SCHEDULING_V1_PRIORITY_CLASS, &W_SCHEDULING_V1_PRIORITY_CLASS);
 static F_SCHEDULING_V1_PRIORITY_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_404), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1_PRIORITY_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1_PRIORITY_CLASS_LIST: Message = Message::new("io.k8s.api.scheduling.v1.PriorityClassList", &F_SCHEDULING_V1_PRIORITY_CLASS_LIST, &W_SCHEDULING_V1_PRIORITY_CLASS_LIST);
 static F_SCHEDULING_V1ALPHA3_ALL_COMPOSITE_DISRUPTION_MODE: [F; 0] = [
@@ -7597,16 +7597,16 @@ pub static SCHEDULING_V1ALPHA3_COMPOSITE_GANG_SCHEDULING_POLICY: Message = Messa
 static F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_STATUS), 0)];
+    F::new("status", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_STATUS), F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP: Message = Message::new("io.k8s.api.scheduling.v1alpha3.CompositePodGroup", &F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP, &W_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP);
 static F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_405), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST: Message = Message::new("io.k8s.api.scheduling.v1alpha3.CompositePodGroupList", &F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST, &W_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_LIST);
 static F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS: [F; 1] = [
@@ -7622,7 +7622,7 @@ static F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SPEC: [F; 8] = [
     F::new("disruptionMode", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_DISRUPTION_MODE), 0),
     F::new("parentCompositePodGroupName", Type::String, 0),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
     F::new("schedulingPolicy", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_POLICY), F::REQUIRED | F::ALWAYS),
@@ -7639,7 +7639,7 @@ static F_SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_TEMPLATE: [F; 9] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("podGroupTemplates", Type::list(&LIST_408), 0),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
     F::new("schedulingPolicy", Type::message(&SCHEDULING_V1ALPHA3_COMPOSITE_POD_GROUP_SCHEDULING_POLICY), F::REQUIRED | F::ALWAYS)];
@@ -7657,16 +7657,16 @@ pub static SCHEDULING_V1ALPHA3_GANG_SCHEDULING_POLICY: Message = Message::new("i
 static F_SCHEDULING_V1ALPHA3_POD_GROUP: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&SCHEDULING_V1ALPHA3_POD_GROUP_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&SCHEDULING_V1ALPHA3_POD_GROUP_STATUS), 0)];
+    F::new("status", Type::message(&SCHEDULING_V1ALPHA3_POD_GROUP_STATUS), F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_POD_GROUP: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static SCHEDULING_V1ALPHA3_POD_GROUP: Message = Message::new("io.k8s.api.scheduling.v1alpha3.PodGroup", &F_SCHEDULING_V1ALPHA3_POD_GROUP, &W_SCHEDULING_V1ALPHA3_POD_GROUP);
 static F_SCHEDULING_V1ALPHA3_POD_GROUP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_409), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_POD_GROUP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1ALPHA3_POD_GROUP_LIST: Message = Message::new("io.k8s.api.scheduling.v1alpha3.PodGroupList", &F_SCHEDULING_V1ALPHA3_POD_GROUP_LIST, &W_SCHEDULING_V1ALPHA3_POD_GROUP_LIST);
 static F_SCHEDULING_V1ALPHA3_POD_GROUP_RESOURCE_CLAIM: [F; 3] = [
@@ -7693,7 +7693,7 @@ static F_SCHEDULING_V1ALPHA3_POD_GROUP_SPEC: [F; 9] = [
     F::new("disruptionMode", Type::message(&SCHEDULING_V1ALPHA3_DISRUPTION_MODE), 0),
     F::new("parentCompositePodGroupName", Type::String, 0),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("resourceClaims", Type::list(&LIST_410), F::MERGE | F::RETAIN_KEYS),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
@@ -7710,7 +7710,7 @@ static F_SCHEDULING_V1ALPHA3_POD_GROUP_TEMPLATE: [F; 8] = [
     F::new("disruptionMode", Type::message(&SCHEDULING_V1ALPHA3_DISRUPTION_MODE), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("resourceClaims", Type::list(&LIST_410), F::MERGE | F::RETAIN_KEYS),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1ALPHA3_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
@@ -7730,7 +7730,7 @@ static F_SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT: [F; 1] = [
 static W_SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT: [W; 1] = [W::field(1, 0)];
 pub static SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT: Message = Message::new("io.k8s.api.scheduling.v1alpha3.TopologyConstraint", &F_SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT, &W_SCHEDULING_V1ALPHA3_TOPOLOGY_CONSTRAINT);
 static F_SCHEDULING_V1ALPHA3_TYPED_LOCAL_OBJECT_REFERENCE: [F; 3] = [
-    F::new("apiGroup", Type::String, 0),
+    F::new("apiGroup", Type::String, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_TYPED_LOCAL_OBJECT_REFERENCE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
@@ -7738,7 +7738,7 @@ pub static SCHEDULING_V1ALPHA3_TYPED_LOCAL_OBJECT_REFERENCE: Message = Message::
 static F_SCHEDULING_V1ALPHA3_WORKLOAD: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&SCHEDULING_V1ALPHA3_WORKLOAD_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_WORKLOAD: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD: Message = Message::new("io.k8s.api.scheduling.v1alpha3.Workload", &F_SCHEDULING_V1ALPHA3_WORKLOAD, &W_SCHEDULING_V1ALPHA3_WORKLOAD);
@@ -7756,7 +7756,7 @@ static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: [F; 2
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadCompositePodGroupDisruptionMode", &F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE, &W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_DISRUPTION_MODE);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: [F; 1] = [
-    F::new("minGroupCount", Type::Int32, 0)];
+    F::new("minGroupCount", Type::Int32, F::POINTER)];
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: [W; 1] = [W::field(1, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadCompositePodGroupGangSchedulingPolicy", &F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY, &W_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_GANG_SCHEDULING_POLICY);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS: [F; 1] = [
@@ -7776,7 +7776,7 @@ static F_SCHEDULING_V1ALPHA3_WORKLOAD_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_413), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_LIST: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadList", &F_SCHEDULING_V1ALPHA3_WORKLOAD_LIST, &W_SCHEDULING_V1ALPHA3_WORKLOAD_LIST);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_ALL_DISRUPTION_MODE: [F; 0] = [
@@ -7793,7 +7793,7 @@ static F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE: [F; 2] = [
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupDisruptionMode", &F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE, &W_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_DISRUPTION_MODE);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY: [F; 1] = [
-    F::new("minCount", Type::Int32, 0)];
+    F::new("minCount", Type::Int32, F::POINTER)];
 static W_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY: [W; 1] = [W::field(1, 0)];
 pub static SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY: Message = Message::new("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupGangSchedulingPolicy", &F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY, &W_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_GANG_SCHEDULING_POLICY);
 static F_SCHEDULING_V1ALPHA3_WORKLOAD_POD_GROUP_RESOURCE_CLAIM: [F; 3] = [
@@ -7866,7 +7866,7 @@ static F_SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_TEMPLATE: [F; 9] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("podGroupTemplates", Type::list(&LIST_416), 0),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
     F::new("schedulingPolicy", Type::message(&SCHEDULING_V1BETA1_COMPOSITE_POD_GROUP_SCHEDULING_POLICY), F::REQUIRED | F::ALWAYS)];
@@ -7884,16 +7884,16 @@ pub static SCHEDULING_V1BETA1_GANG_SCHEDULING_POLICY: Message = Message::new("io
 static F_SCHEDULING_V1BETA1_POD_GROUP: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&SCHEDULING_V1BETA1_POD_GROUP_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&SCHEDULING_V1BETA1_POD_GROUP_STATUS), 0)];
+    F::new("status", Type::message(&SCHEDULING_V1BETA1_POD_GROUP_STATUS), F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_POD_GROUP: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static SCHEDULING_V1BETA1_POD_GROUP: Message = Message::new("io.k8s.api.scheduling.v1beta1.PodGroup", &F_SCHEDULING_V1BETA1_POD_GROUP, &W_SCHEDULING_V1BETA1_POD_GROUP);
 static F_SCHEDULING_V1BETA1_POD_GROUP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_417), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_POD_GROUP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1BETA1_POD_GROUP_LIST: Message = Message::new("io.k8s.api.scheduling.v1beta1.PodGroupList", &F_SCHEDULING_V1BETA1_POD_GROUP_LIST, &W_SCHEDULING_V1BETA1_POD_GROUP_LIST);
 static F_SCHEDULING_V1BETA1_POD_GROUP_RESOURCE_CLAIM: [F; 3] = [
@@ -7920,7 +7920,7 @@ static F_SCHEDULING_V1BETA1_POD_GROUP_SPEC: [F; 9] = [
     F::new("disruptionMode", Type::message(&SCHEDULING_V1BETA1_DISRUPTION_MODE), 0),
     F::new("parentCompositePodGroupName", Type::String, 0),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("resourceClaims", Type::list(&LIST_418), F::MERGE | F::RETAIN_KEYS),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
@@ -7937,7 +7937,7 @@ static F_SCHEDULING_V1BETA1_POD_GROUP_TEMPLATE: [F; 8] = [
     F::new("disruptionMode", Type::message(&SCHEDULING_V1BETA1_DISRUPTION_MODE), 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("preemptionPolicy", Type::String, 0),
-    F::new("priority", Type::Int32, 0),
+    F::new("priority", Type::Int32, F::POINTER),
     F::new("priorityClassName", Type::String, 0),
     F::new("resourceClaims", Type::list(&LIST_418), F::MERGE | F::RETAIN_KEYS),
     F::new("schedulingConstraints", Type::message(&SCHEDULING_V1BETA1_POD_GROUP_SCHEDULING_CONSTRAINTS), 0),
@@ -7949,16 +7949,16 @@ static F_SCHEDULING_V1BETA1_PRIORITY_CLASS: [F; 7] = [
     F::new("description", Type::String, 0),
     F::new("globalDefault", Type::Bool, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("preemptionPolicy", Type::String, 0),
-    F::new("value", Type::Int32, 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("preemptionPolicy", Type::String, F::POINTER),
+    F::new("value", Type::Int32, F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_PRIORITY_CLASS: [W; 5] = [W::field(1, 4), W::field(2, 6), W::field(3, 2), W::field(4, 1), W::field(5, 5)];
 pub static SCHEDULING_V1BETA1_PRIORITY_CLASS: Message = Message::new("io.k8s.api.scheduling.v1beta1.PriorityClass", &F_SCHEDULING_V1BETA1_PRIORITY_CLASS, &W_SCHEDULING_V1BETA1_PRIORITY_CLASS);
 static F_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_420), 0),
+    F::new("items", Type::list(&LIST_420), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST: Message = Message::new("io.k8s.api.scheduling.v1beta1.PriorityClassList", &F_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST, &W_SCHEDULING_V1BETA1_PRIORITY_CLASS_LIST);
 static F_SCHEDULING_V1BETA1_SINGLE_COMPOSITE_DISRUPTION_MODE: [F; 0] = [
@@ -7974,7 +7974,7 @@ static F_SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT: [F; 1] = [
 static W_SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT: [W; 1] = [W::field(1, 0)];
 pub static SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT: Message = Message::new("io.k8s.api.scheduling.v1beta1.TopologyConstraint", &F_SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT, &W_SCHEDULING_V1BETA1_TOPOLOGY_CONSTRAINT);
 static F_SCHEDULING_V1BETA1_TYPED_LOCAL_OBJECT_REFERENCE: [F; 3] = [
-    F::new("apiGroup", Type::String, 0),
+    F::new("apiGroup", Type::String, F::POINTER),
     F::new("kind", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_TYPED_LOCAL_OBJECT_REFERENCE: [W; 3] = [W::field(1, 0), W::field(2, 1), W::field(3, 2)];
@@ -7982,7 +7982,7 @@ pub static SCHEDULING_V1BETA1_TYPED_LOCAL_OBJECT_REFERENCE: Message = Message::n
 static F_SCHEDULING_V1BETA1_WORKLOAD: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&SCHEDULING_V1BETA1_WORKLOAD_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_WORKLOAD: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static SCHEDULING_V1BETA1_WORKLOAD: Message = Message::new("io.k8s.api.scheduling.v1beta1.Workload", &F_SCHEDULING_V1BETA1_WORKLOAD, &W_SCHEDULING_V1BETA1_WORKLOAD);
@@ -7990,7 +7990,7 @@ static F_SCHEDULING_V1BETA1_WORKLOAD_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_421), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_SCHEDULING_V1BETA1_WORKLOAD_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static SCHEDULING_V1BETA1_WORKLOAD_LIST: Message = Message::new("io.k8s.api.scheduling.v1beta1.WorkloadList", &F_SCHEDULING_V1BETA1_WORKLOAD_LIST, &W_SCHEDULING_V1BETA1_WORKLOAD_LIST);
 static F_SCHEDULING_V1BETA1_WORKLOAD_REFERENCE: [F; 2] = [
@@ -8007,7 +8007,7 @@ pub static SCHEDULING_V1BETA1_WORKLOAD_SPEC: Message = Message::new("io.k8s.api.
 static F_STORAGE_V1_CSI_DRIVER: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&STORAGE_V1_CSI_DRIVER_SPEC), F::REQUIRED | F::ALWAYS)];
 static W_STORAGE_V1_CSI_DRIVER: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static STORAGE_V1_CSI_DRIVER: Message = Message::new("io.k8s.api.storage.v1.CSIDriver", &F_STORAGE_V1_CSI_DRIVER, &W_STORAGE_V1_CSI_DRIVER);
@@ -8015,18 +8015,18 @@ static F_STORAGE_V1_CSI_DRIVER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_422), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_CSI_DRIVER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_CSI_DRIVER_LIST: Message = Message::new("io.k8s.api.storage.v1.CSIDriverList", &F_STORAGE_V1_CSI_DRIVER_LIST, &W_STORAGE_V1_CSI_DRIVER_LIST);
 static F_STORAGE_V1_CSI_DRIVER_SPEC: [F; 11] = [
     F::new("attachRequired", Type::Bool, F::POINTER),
     F::new("fsGroupPolicy", Type::String, F::POINTER),
-    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, 0),
+    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, F::POINTER),
     F::new("podInfoOnMount", Type::Bool, F::POINTER),
-    F::new("preventPodSchedulingIfMissing", Type::Bool, 0),
+    F::new("preventPodSchedulingIfMissing", Type::Bool, F::POINTER),
     F::new("requiresRepublish", Type::Bool, F::POINTER),
     F::new("seLinuxMount", Type::Bool, F::POINTER),
-    F::new("serviceAccountTokenInSecrets", Type::Bool, 0),
+    F::new("serviceAccountTokenInSecrets", Type::Bool, F::POINTER),
     F::new("storageCapacity", Type::Bool, F::POINTER),
     F::new("tokenRequests", Type::list(&LIST_423), 0),
     F::new("volumeLifecycleModes", Type::list(&LIST_13), 0)];
@@ -8035,9 +8035,9 @@ pub static STORAGE_V1_CSI_DRIVER_SPEC: Message = Message::new("io.k8s.api.storag
 static F_STORAGE_V1_CSI_NODE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&STORAGE_V1_CSI_NODE_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&STORAGE_V1_CSI_NODE_STATUS), 0)];
+    F::new("status", Type::message(&STORAGE_V1_CSI_NODE_STATUS), F::ALWAYS)];
 static W_STORAGE_V1_CSI_NODE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1_CSI_NODE: Message = Message::new("io.k8s.api.storage.v1.CSINode", &F_STORAGE_V1_CSI_NODE, &W_STORAGE_V1_CSI_NODE);
 static F_STORAGE_V1_CSI_NODE_DRIVER: [F; 4] = [
@@ -8051,7 +8051,7 @@ static F_STORAGE_V1_CSI_NODE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_424), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_CSI_NODE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_CSI_NODE_LIST: Message = Message::new("io.k8s.api.storage.v1.CSINodeList", &F_STORAGE_V1_CSI_NODE_LIST, &W_STORAGE_V1_CSI_NODE_LIST);
 static F_STORAGE_V1_CSI_NODE_SPEC: [F; 1] = [
@@ -8067,7 +8067,7 @@ static F_STORAGE_V1_CSI_STORAGE_CAPACITY: [F; 7] = [
     F::new("capacity", Type::Quantity, 0),
     F::new("kind", Type::String, 0),
     F::new("maximumVolumeSize", Type::Quantity, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("nodeTopology", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("storageClassName", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_STORAGE_V1_CSI_STORAGE_CAPACITY: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 6), W::field(4, 1), W::field(5, 3)];
@@ -8076,7 +8076,7 @@ static F_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_427), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1.CSIStorageCapacityList", &F_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1_STORAGE_CLASS: [F; 10] = [
@@ -8084,7 +8084,7 @@ static F_STORAGE_V1_STORAGE_CLASS: [F; 10] = [
     F::new("allowedTopologies", Type::list(&LIST_428), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("mountOptions", Type::list(&LIST_7), 0),
     F::new("parameters", Type::map(&MAP_0), 0),
     F::new("provisioner", Type::String, F::REQUIRED | F::ALWAYS),
@@ -8096,7 +8096,7 @@ static F_STORAGE_V1_STORAGE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_429), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_STORAGE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_STORAGE_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1.StorageClassList", &F_STORAGE_V1_STORAGE_CLASS_LIST, &W_STORAGE_V1_STORAGE_CLASS_LIST);
 static F_STORAGE_V1_STORAGE_HEALTH: [F; 2] = [
@@ -8115,22 +8115,22 @@ static W_STORAGE_V1_STORAGE_HEALTH_CONDITION: [W; 6] = [W::field(1, 4), W::field
 pub static STORAGE_V1_STORAGE_HEALTH_CONDITION: Message = Message::new("io.k8s.api.storage.v1.StorageHealthCondition", &F_STORAGE_V1_STORAGE_HEALTH_CONDITION, &W_STORAGE_V1_STORAGE_HEALTH_CONDITION);
 static F_STORAGE_V1_TOKEN_REQUEST: [F; 2] = [
     F::new("audience", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("expirationSeconds", Type::Int64, 0)];
+    F::new("expirationSeconds", Type::Int64, F::POINTER)];
 static W_STORAGE_V1_TOKEN_REQUEST: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static STORAGE_V1_TOKEN_REQUEST: Message = Message::new("io.k8s.api.storage.v1.TokenRequest", &F_STORAGE_V1_TOKEN_REQUEST, &W_STORAGE_V1_TOKEN_REQUEST);
 static F_STORAGE_V1_VOLUME_ATTACHMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&STORAGE_V1_VOLUME_ATTACHMENT_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&STORAGE_V1_VOLUME_ATTACHMENT_STATUS), 0)];
+    F::new("status", Type::message(&STORAGE_V1_VOLUME_ATTACHMENT_STATUS), F::ALWAYS)];
 static W_STORAGE_V1_VOLUME_ATTACHMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1_VOLUME_ATTACHMENT: Message = Message::new("io.k8s.api.storage.v1.VolumeAttachment", &F_STORAGE_V1_VOLUME_ATTACHMENT, &W_STORAGE_V1_VOLUME_ATTACHMENT);
 static F_STORAGE_V1_VOLUME_ATTACHMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_431), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1.VolumeAttachmentList", &F_STORAGE_V1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
@@ -8155,7 +8155,7 @@ static F_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("driverName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("parameters", Type::map(&MAP_0), 0)];
 static W_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static STORAGE_V1_VOLUME_ATTRIBUTES_CLASS: Message = Message::new("io.k8s.api.storage.v1.VolumeAttributesClass", &F_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS, &W_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS);
@@ -8163,13 +8163,13 @@ static F_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_432), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1.VolumeAttributesClassList", &F_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST, &W_STORAGE_V1_VOLUME_ATTRIBUTES_CLASS_LIST);
 static F_STORAGE_V1_VOLUME_ERROR: [F; 3] = [
-    F::new("errorCode", Type::Int32, 0),
+    F::new("errorCode", Type::Int32, F::POINTER),
     F::new("message", Type::String, 0),
-    F::new("time", Type::Time, 0)];
+    F::new("time", Type::Time, F::ALWAYS)];
 static W_STORAGE_V1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1.VolumeError", &F_STORAGE_V1_VOLUME_ERROR, &W_STORAGE_V1_VOLUME_ERROR);
 static F_STORAGE_V1_VOLUME_NODE_RESOURCES: [F; 1] = [
@@ -8181,96 +8181,96 @@ static F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: [F; 7] = [
     F::new("capacity", Type::Quantity, 0),
     F::new("kind", Type::String, 0),
     F::new("maximumVolumeSize", Type::Quantity, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("nodeTopology", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("storageClassName", Type::String, 0)];
+    F::new("storageClassName", Type::String, F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 6), W::field(4, 1), W::field(5, 3)];
 pub static STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY: Message = Message::new("io.k8s.api.storage.v1alpha1.CSIStorageCapacity", &F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY, &W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY);
 static F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_433), 0),
+    F::new("items", Type::list(&LIST_433), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.CSIStorageCapacityList", &F_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1ALPHA1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachment", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_434), 0),
+    F::new("items", Type::list(&LIST_434), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentList", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
     F::new("inlineVolumeSpec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("persistentVolumeName", Type::String, 0)];
+    F::new("persistentVolumeName", Type::String, F::POINTER)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentSource", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: [F; 3] = [
-    F::new("attacher", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
-    F::new("source", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE), 0)];
+    F::new("attacher", Type::String, F::ALWAYS),
+    F::new("nodeName", Type::String, F::ALWAYS),
+    F::new("source", Type::message(&STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SOURCE), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentSpec", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_SPEC);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: [F; 4] = [
     F::new("attachError", Type::message(&STORAGE_V1ALPHA1_VOLUME_ERROR), 0),
-    F::new("attached", Type::Bool, 0),
+    F::new("attached", Type::Bool, F::ALWAYS),
     F::new("attachmentMetadata", Type::map(&MAP_0), 0),
     F::new("detachError", Type::message(&STORAGE_V1ALPHA1_VOLUME_ERROR), 0)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttachmentStatus", &F_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS, &W_STORAGE_V1ALPHA1_VOLUME_ATTACHMENT_STATUS);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("driverName", Type::String, 0),
+    F::new("driverName", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("parameters", Type::map(&MAP_0), 0)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttributesClass", &F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS, &W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS);
 static F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_435), 0),
+    F::new("items", Type::list(&LIST_435), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeAttributesClassList", &F_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST, &W_STORAGE_V1ALPHA1_VOLUME_ATTRIBUTES_CLASS_LIST);
 static F_STORAGE_V1ALPHA1_VOLUME_ERROR: [F; 3] = [
-    F::new("errorCode", Type::Int32, 0),
+    F::new("errorCode", Type::Int32, F::POINTER),
     F::new("message", Type::String, 0),
-    F::new("time", Type::Time, 0)];
+    F::new("time", Type::Time, F::ALWAYS)];
 static W_STORAGE_V1ALPHA1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1ALPHA1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1alpha1.VolumeError", &F_STORAGE_V1ALPHA1_VOLUME_ERROR, &W_STORAGE_V1ALPHA1_VOLUME_ERROR);
 static F_STORAGE_V1BETA1_CSI_DRIVER: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_DRIVER_SPEC), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_DRIVER_SPEC), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_DRIVER: [W; 2] = [W::field(1, 2), W::field(2, 3)];
 pub static STORAGE_V1BETA1_CSI_DRIVER: Message = Message::new("io.k8s.api.storage.v1beta1.CSIDriver", &F_STORAGE_V1BETA1_CSI_DRIVER, &W_STORAGE_V1BETA1_CSI_DRIVER);
 static F_STORAGE_V1BETA1_CSI_DRIVER_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_436), 0),
+    F::new("items", Type::list(&LIST_436), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_DRIVER_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_DRIVER_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSIDriverList", &F_STORAGE_V1BETA1_CSI_DRIVER_LIST, &W_STORAGE_V1BETA1_CSI_DRIVER_LIST);
 static F_STORAGE_V1BETA1_CSI_DRIVER_SPEC: [F; 11] = [
-    F::new("attachRequired", Type::Bool, 0),
-    F::new("fsGroupPolicy", Type::String, 0),
-    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, 0),
-    F::new("podInfoOnMount", Type::Bool, 0),
-    F::new("preventPodSchedulingIfMissing", Type::Bool, 0),
-    F::new("requiresRepublish", Type::Bool, 0),
-    F::new("seLinuxMount", Type::Bool, 0),
-    F::new("serviceAccountTokenInSecrets", Type::Bool, 0),
-    F::new("storageCapacity", Type::Bool, 0),
+    F::new("attachRequired", Type::Bool, F::POINTER),
+    F::new("fsGroupPolicy", Type::String, F::POINTER),
+    F::new("nodeAllocatableUpdatePeriodSeconds", Type::Int64, F::POINTER),
+    F::new("podInfoOnMount", Type::Bool, F::POINTER),
+    F::new("preventPodSchedulingIfMissing", Type::Bool, F::POINTER),
+    F::new("requiresRepublish", Type::Bool, F::POINTER),
+    F::new("seLinuxMount", Type::Bool, F::POINTER),
+    F::new("serviceAccountTokenInSecrets", Type::Bool, F::POINTER),
+    F::new("storageCapacity", Type::Bool, F::POINTER),
     F::new("tokenRequests", Type::list(&LIST_437), 0),
     F::new("volumeLifecycleModes", Type::list(&LIST_0), 0)];
 static W_STORAGE_V1BETA1_CSI_DRIVER_SPEC: [W; 11] = [W::field(1, 0), W::field(2, 3), W::field(3, 10), W::field(4, 8), W::field(5, 1), W::field(6, 9), W::field(7, 5), W::field(8, 6), W::field(9, 2), W::field(10, 7), W::field(11, 4)];
@@ -8278,27 +8278,27 @@ pub static STORAGE_V1BETA1_CSI_DRIVER_SPEC: Message = Message::new("io.k8s.api.s
 static F_STORAGE_V1BETA1_CSI_NODE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_NODE_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1BETA1_CSI_NODE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_CSI_NODE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1BETA1_CSI_NODE_STATUS), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1BETA1_CSI_NODE: Message = Message::new("io.k8s.api.storage.v1beta1.CSINode", &F_STORAGE_V1BETA1_CSI_NODE, &W_STORAGE_V1BETA1_CSI_NODE);
 static F_STORAGE_V1BETA1_CSI_NODE_DRIVER: [F; 4] = [
     F::new("allocatable", Type::message(&STORAGE_V1BETA1_VOLUME_NODE_RESOURCES), 0),
-    F::new("name", Type::String, 0),
-    F::new("nodeID", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("nodeID", Type::String, F::ALWAYS),
     F::new("topologyKeys", Type::list(&LIST_0), 0)];
 static W_STORAGE_V1BETA1_CSI_NODE_DRIVER: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 3), W::field(4, 0)];
 pub static STORAGE_V1BETA1_CSI_NODE_DRIVER: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeDriver", &F_STORAGE_V1BETA1_CSI_NODE_DRIVER, &W_STORAGE_V1BETA1_CSI_NODE_DRIVER);
 static F_STORAGE_V1BETA1_CSI_NODE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_438), 0),
+    F::new("items", Type::list(&LIST_438), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_NODE_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeList", &F_STORAGE_V1BETA1_CSI_NODE_LIST, &W_STORAGE_V1BETA1_CSI_NODE_LIST);
 static F_STORAGE_V1BETA1_CSI_NODE_SPEC: [F; 1] = [
-    F::new("drivers", Type::list(&LIST_439), 0)];
+    F::new("drivers", Type::list(&LIST_439), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_NODE_SPEC: [W; 1] = [W::field(1, 0)];
 pub static STORAGE_V1BETA1_CSI_NODE_SPEC: Message = Message::new("io.k8s.api.storage.v1beta1.CSINodeSpec", &F_STORAGE_V1BETA1_CSI_NODE_SPEC, &W_STORAGE_V1BETA1_CSI_NODE_SPEC);
 static F_STORAGE_V1BETA1_CSI_NODE_STATUS: [F; 1] = [
@@ -8310,128 +8310,128 @@ static F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: [F; 7] = [
     F::new("capacity", Type::Quantity, 0),
     F::new("kind", Type::String, 0),
     F::new("maximumVolumeSize", Type::Quantity, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("nodeTopology", Type::message(&META_V1_LABEL_SELECTOR), 0),
-    F::new("storageClassName", Type::String, 0)];
+    F::new("storageClassName", Type::String, F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: [W; 5] = [W::field(1, 4), W::field(2, 5), W::field(3, 6), W::field(4, 1), W::field(5, 3)];
 pub static STORAGE_V1BETA1_CSI_STORAGE_CAPACITY: Message = Message::new("io.k8s.api.storage.v1beta1.CSIStorageCapacity", &F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY, &W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY);
 static F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_441), 0),
+    F::new("items", Type::list(&LIST_441), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.CSIStorageCapacityList", &F_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST, &W_STORAGE_V1BETA1_CSI_STORAGE_CAPACITY_LIST);
 static F_STORAGE_V1BETA1_STORAGE_CLASS: [F; 10] = [
-    F::new("allowVolumeExpansion", Type::Bool, 0),
+    F::new("allowVolumeExpansion", Type::Bool, F::POINTER),
     F::new("allowedTopologies", Type::list(&LIST_442), 0),
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("mountOptions", Type::list(&LIST_0), 0),
     F::new("parameters", Type::map(&MAP_0), 0),
-    F::new("provisioner", Type::String, 0),
-    F::new("reclaimPolicy", Type::String, 0),
-    F::new("volumeBindingMode", Type::String, 0)];
+    F::new("provisioner", Type::String, F::ALWAYS),
+    F::new("reclaimPolicy", Type::String, F::POINTER),
+    F::new("volumeBindingMode", Type::String, F::POINTER)];
 static W_STORAGE_V1BETA1_STORAGE_CLASS: [W; 8] = [W::field(1, 4), W::field(2, 7), W::field(3, 6), W::field(4, 8), W::field(5, 5), W::field(6, 0), W::field(7, 9), W::field(8, 1)];
 pub static STORAGE_V1BETA1_STORAGE_CLASS: Message = Message::new("io.k8s.api.storage.v1beta1.StorageClass", &F_STORAGE_V1BETA1_STORAGE_CLASS, &W_STORAGE_V1BETA1_STORAGE_CLASS);
 static F_STORAGE_V1BETA1_STORAGE_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_443), 0),
+    F::new("items", Type::list(&LIST_443), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_STORAGE_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_STORAGE_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.StorageClassList", &F_STORAGE_V1BETA1_STORAGE_CLASS_LIST, &W_STORAGE_V1BETA1_STORAGE_CLASS_LIST);
 static F_STORAGE_V1BETA1_STORAGE_HEALTH: [F; 2] = [
     F::new("healthConditions", Type::list(&LIST_444), 0),
-    F::new("name", Type::String, 0)];
+    F::new("name", Type::String, F::ALWAYS)];
 static W_STORAGE_V1BETA1_STORAGE_HEALTH: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1BETA1_STORAGE_HEALTH: Message = Message::new("io.k8s.api.storage.v1beta1.StorageHealth", &F_STORAGE_V1BETA1_STORAGE_HEALTH, &W_STORAGE_V1BETA1_STORAGE_HEALTH);
 static F_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: [F; 6] = [
     F::new("accessMode", Type::String, 0),
     F::new("lastTransitionTime", Type::Time, 0),
     F::new("message", Type::String, 0),
-    F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
+    F::new("reason", Type::String, F::ALWAYS),
+    F::new("status", Type::String, F::ALWAYS),
     F::new("volumeMode", Type::String, 0)];
 static W_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: [W; 6] = [W::field(1, 4), W::field(2, 3), W::field(3, 2), W::field(4, 0), W::field(5, 5), W::field(6, 1)];
 pub static STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION: Message = Message::new("io.k8s.api.storage.v1beta1.StorageHealthCondition", &F_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION, &W_STORAGE_V1BETA1_STORAGE_HEALTH_CONDITION);
 static F_STORAGE_V1BETA1_TOKEN_REQUEST: [F; 2] = [
-    F::new("audience", Type::String, 0),
-    F::new("expirationSeconds", Type::Int64, 0)];
+    F::new("audience", Type::String, F::ALWAYS),
+    F::new("expirationSeconds", Type::Int64, F::POINTER)];
 static W_STORAGE_V1BETA1_TOKEN_REQUEST: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static STORAGE_V1BETA1_TOKEN_REQUEST: Message = Message::new("io.k8s.api.storage.v1beta1.TokenRequest", &F_STORAGE_V1BETA1_TOKEN_REQUEST, &W_STORAGE_V1BETA1_TOKEN_REQUEST);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC), 0),
-    F::new("status", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachment", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_445), 0),
+    F::new("items", Type::list(&LIST_445), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentList", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_LIST);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: [F; 2] = [
     F::new("inlineVolumeSpec", Type::message(&CORE_V1_PERSISTENT_VOLUME_SPEC), 0),
-    F::new("persistentVolumeName", Type::String, 0)];
+    F::new("persistentVolumeName", Type::String, F::POINTER)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentSource", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: [F; 3] = [
-    F::new("attacher", Type::String, 0),
-    F::new("nodeName", Type::String, 0),
-    F::new("source", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE), 0)];
+    F::new("attacher", Type::String, F::ALWAYS),
+    F::new("nodeName", Type::String, F::ALWAYS),
+    F::new("source", Type::message(&STORAGE_V1BETA1_VOLUME_ATTACHMENT_SOURCE), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: [W; 3] = [W::field(1, 0), W::field(2, 2), W::field(3, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentSpec", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_SPEC);
 static F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: [F; 4] = [
     F::new("attachError", Type::message(&STORAGE_V1BETA1_VOLUME_ERROR), 0),
-    F::new("attached", Type::Bool, 0),
+    F::new("attached", Type::Bool, F::ALWAYS),
     F::new("attachmentMetadata", Type::map(&MAP_0), 0),
     F::new("detachError", Type::message(&STORAGE_V1BETA1_VOLUME_ERROR), 0)];
 static W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 2), W::field(3, 0), W::field(4, 3)];
 pub static STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttachmentStatus", &F_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS, &W_STORAGE_V1BETA1_VOLUME_ATTACHMENT_STATUS);
 static F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("driverName", Type::String, 0),
+    F::new("driverName", Type::String, F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("parameters", Type::map(&MAP_0), 0)];
 static W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: [W; 3] = [W::field(1, 3), W::field(2, 1), W::field(3, 4)];
 pub static STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttributesClass", &F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS, &W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS);
 static F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_446), 0),
+    F::new("items", Type::list(&LIST_446), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeAttributesClassList", &F_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST, &W_STORAGE_V1BETA1_VOLUME_ATTRIBUTES_CLASS_LIST);
 static F_STORAGE_V1BETA1_VOLUME_ERROR: [F; 3] = [
-    F::new("errorCode", Type::Int32, 0),
+    F::new("errorCode", Type::Int32, F::POINTER),
     F::new("message", Type::String, 0),
-    F::new("time", Type::Time, 0)];
+    F::new("time", Type::Time, F::ALWAYS)];
 static W_STORAGE_V1BETA1_VOLUME_ERROR: [W; 3] = [W::field(1, 2), W::field(2, 1), W::field(3, 0)];
 pub static STORAGE_V1BETA1_VOLUME_ERROR: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeError", &F_STORAGE_V1BETA1_VOLUME_ERROR, &W_STORAGE_V1BETA1_VOLUME_ERROR);
 static F_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: [F; 1] = [
-    F::new("count", Type::Int32, 0)];
+    F::new("count", Type::Int32, F::POINTER)];
 static W_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: [W; 1] = [W::field(1, 0)];
 pub static STORAGE_V1BETA1_VOLUME_NODE_RESOURCES: Message = Message::new("io.k8s.api.storage.v1beta1.VolumeNodeResources", &F_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES, &W_STORAGE_V1BETA1_VOLUME_NODE_RESOURCES);
 static F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_SPEC), 0),
-    F::new("status", Type::message(&STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_STATUS), F::ALWAYS)];
 static W_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION: Message = Message::new("io.k8s.api.storagemigration.v1.StorageVersionMigration", &F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION, &W_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION);
 static F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_447), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST: Message = Message::new("io.k8s.api.storagemigration.v1.StorageVersionMigrationList", &F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST, &W_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_LIST);
 static F_STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_SPEC: [F; 1] = [
@@ -8446,16 +8446,16 @@ pub static STORAGEMIGRATION_V1_STORAGE_VERSION_MIGRATION_STATUS: Message = Messa
 static F_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_SPEC), 0),
-    F::new("status", Type::message(&STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_STATUS), F::ALWAYS)];
 static W_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION: Message = Message::new("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration", &F_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION, &W_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION);
 static F_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_448), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST: Message = Message::new("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationList", &F_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST, &W_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_LIST);
 static F_STORAGEMIGRATION_V1BETA1_STORAGE_VERSION_MIGRATION_SPEC: [F; 1] = [
@@ -8503,13 +8503,13 @@ pub static APIEXTENSIONS_V1_CUSTOM_RESOURCE_CONVERSION: Message = Message::new("
 static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("spec", Type::message(&APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC), F::REQUIRED | F::ALWAYS),
-    F::new("status", Type::message(&APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS), 0)];
+    F::new("status", Type::message(&APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS), F::ALWAYS)];
 static W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", &F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION, &W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION);
 static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("reason", Type::String, 0),
@@ -8521,7 +8521,7 @@ static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_449), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionList", &F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST, &W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_LIST);
 static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_NAMES: [F; 6] = [
@@ -8543,10 +8543,10 @@ static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC: [F; 6] = [
 static W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC: [W; 6] = [W::field(1, 1), W::field(3, 2), W::field(4, 4), W::field(7, 5), W::field(9, 0), W::field(10, 3)];
 pub static APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec", &F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC, &W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_SPEC);
 static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS: [F; 4] = [
-    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_NAMES), 0),
-    F::new("conditions", Type::list(&LIST_451), 0),
+    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_NAMES), F::ALWAYS),
+    F::new("conditions", Type::list(&LIST_451), F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0),
-    F::new("storedVersions", Type::list(&LIST_7), 0)];
+    F::new("storedVersions", Type::list(&LIST_7), F::ALWAYS)];
 static W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 3), W::field(4, 2)];
 pub static APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus", &F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS, &W_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_STATUS);
 static F_APIEXTENSIONS_V1_CUSTOM_RESOURCE_DEFINITION_VERSION: [F; 9] = [
@@ -8604,15 +8604,15 @@ static F_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("format", Type::String, 0),
     F::new("id", Type::String, 0),
     F::new("items", Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), SchemaOr::Array), 0),
-    F::new("maxItems", Type::Int64, 0),
-    F::new("maxLength", Type::Int64, 0),
-    F::new("maxProperties", Type::Int64, 0),
-    F::new("maximum", Type::Double, 0),
-    F::new("minItems", Type::Int64, 0),
-    F::new("minLength", Type::Int64, 0),
-    F::new("minProperties", Type::Int64, 0),
-    F::new("minimum", Type::Double, 0),
-    F::new("multipleOf", Type::Double, 0),
+    F::new("maxItems", Type::Int64, F::POINTER),
+    F::new("maxLength", Type::Int64, F::POINTER),
+    F::new("maxProperties", Type::Int64, F::POINTER),
+    F::new("maximum", Type::Double, F::POINTER),
+    F::new("minItems", Type::Int64, F::POINTER),
+    F::new("minLength", Type::Int64, F::POINTER),
+    F::new("minProperties", Type::Int64, F::POINTER),
+    F::new("minimum", Type::Double, F::POINTER),
+    F::new("multipleOf", Type::Double, F::POINTER),
     F::new("not", Type::message(&APIEXTENSIONS_V1_JSON_SCHEMA_PROPS), 0),
     F::new("nullable", Type::Bool, 0),
     F::new("oneOf", Type::list(&LIST_454), 0),
@@ -8626,9 +8626,9 @@ static F_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("x-kubernetes-embedded-resource", Type::Bool, 0),
     F::new("x-kubernetes-int-or-string", Type::Bool, 0),
     F::new("x-kubernetes-list-map-keys", Type::list(&LIST_7), 0),
-    F::new("x-kubernetes-list-type", Type::String, 0),
-    F::new("x-kubernetes-map-type", Type::String, 0),
-    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, 0),
+    F::new("x-kubernetes-list-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-map-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, F::POINTER),
     F::new("x-kubernetes-validations", Type::list(&LIST_456), F::MERGE)];
 static W_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: [W; 44] = [W::field(1, 16), W::field(2, 1), W::field(3, 0), W::field(4, 9), W::field(5, 35), W::field(6, 15), W::field(7, 34), W::field(8, 6), W::field(9, 21), W::field(10, 12), W::field(11, 25), W::field(12, 13), W::field(13, 19), W::field(14, 23), W::field(15, 30), W::field(16, 18), W::field(17, 22), W::field(18, 36), W::field(19, 26), W::field(20, 10), W::field(21, 20), W::field(22, 24), W::field(23, 33), W::field(24, 17), W::field(25, 4), W::field(26, 29), W::field(27, 5), W::field(28, 27), W::field(29, 32), W::field(30, 3), W::field(31, 31), W::field(32, 8), W::field(33, 2), W::field(34, 7), W::field(35, 14), W::field(36, 11), W::field(37, 28), W::field(38, 42), W::field(39, 37), W::field(40, 38), W::field(41, 39), W::field(42, 40), W::field(43, 41), W::field(44, 43)];
 pub static APIEXTENSIONS_V1_JSON_SCHEMA_PROPS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps", &F_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS, &W_APIEXTENSIONS_V1_JSON_SCHEMA_PROPS);
@@ -8647,15 +8647,15 @@ static F_APIEXTENSIONS_V1_VALIDATION_RULE: [F; 6] = [
     F::new("fieldPath", Type::String, 0),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("optionalOldSelf", Type::Bool, 0),
-    F::new("reason", Type::String, 0),
+    F::new("optionalOldSelf", Type::Bool, F::POINTER),
+    F::new("reason", Type::String, F::POINTER),
     F::new("rule", Type::String, F::REQUIRED | F::ALWAYS)];
 static W_APIEXTENSIONS_V1_VALIDATION_RULE: [W; 6] = [W::field(1, 5), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 0), W::field(6, 3)];
 pub static APIEXTENSIONS_V1_VALIDATION_RULE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule", &F_APIEXTENSIONS_V1_VALIDATION_RULE, &W_APIEXTENSIONS_V1_VALIDATION_RULE);
 static F_APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&APIEXTENSIONS_V1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig", &F_APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG, &W_APIEXTENSIONS_V1_WEBHOOK_CLIENT_CONFIG);
 static F_APIEXTENSIONS_V1_WEBHOOK_CONVERSION: [F; 2] = [
@@ -8685,47 +8685,47 @@ pub static APIEXTENSIONS_V1BETA1_CONVERSION_REVIEW: Message = Message::new("io.k
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: [F; 6] = [
     F::new("description", Type::String, 0),
     F::new("format", Type::String, 0),
-    F::new("jsonPath", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("jsonPath", Type::String, F::ALWAYS),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("priority", Type::Int32, 0),
-    F::new("type", Type::String, 0)];
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: [W; 6] = [W::field(1, 3), W::field(2, 5), W::field(3, 1), W::field(4, 0), W::field(5, 4), W::field(6, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceColumnDefinition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_COLUMN_DEFINITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: [F; 3] = [
     F::new("conversionReviewVersions", Type::list(&LIST_0), 0),
-    F::new("strategy", Type::String, 0),
+    F::new("strategy", Type::String, F::ALWAYS),
     F::new("webhookClientConfig", Type::message(&APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG), 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceConversion", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC), 0),
-    F::new("status", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: [F; 6] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("observedGeneration", Type::Int64, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 3), W::field(5, 1), W::field(6, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionCondition", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_CONDITION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_457), 0),
+    F::new("items", Type::list(&LIST_457), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionList", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_LIST);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: [F; 6] = [
     F::new("categories", Type::list(&LIST_0), 0),
-    F::new("kind", Type::String, 0),
+    F::new("kind", Type::String, F::ALWAYS),
     F::new("listKind", Type::String, 0),
-    F::new("plural", Type::String, 0),
+    F::new("plural", Type::String, F::ALWAYS),
     F::new("shortNames", Type::list(&LIST_0), 0),
     F::new("singular", Type::String, 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: [W; 6] = [W::field(1, 3), W::field(2, 5), W::field(3, 4), W::field(4, 1), W::field(5, 2), W::field(6, 0)];
@@ -8733,40 +8733,40 @@ pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES: Message = Mes
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: [F; 11] = [
     F::new("additionalPrinterColumns", Type::list(&LIST_459), 0),
     F::new("conversion", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_CONVERSION), 0),
-    F::new("group", Type::String, 0),
-    F::new("names", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), 0),
+    F::new("group", Type::String, F::ALWAYS),
+    F::new("names", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), F::ALWAYS),
     F::new("preserveUnknownFields", Type::Bool, 0),
-    F::new("scope", Type::String, 0),
+    F::new("scope", Type::String, F::ALWAYS),
     F::new("selectableFields", Type::list(&LIST_460), 0),
     F::new("subresources", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES), 0),
     F::new("validation", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION), 0),
     F::new("version", Type::String, 0),
-    F::new("versions", Type::list(&LIST_458), 0)];
+    F::new("versions", Type::list(&LIST_458), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: [W; 11] = [W::field(1, 2), W::field(2, 9), W::field(3, 3), W::field(4, 5), W::field(5, 8), W::field(6, 7), W::field(7, 10), W::field(8, 0), W::field(9, 1), W::field(10, 4), W::field(11, 6)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionSpec", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_SPEC);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: [F; 4] = [
-    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), 0),
-    F::new("conditions", Type::list(&LIST_461), 0),
+    F::new("acceptedNames", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_NAMES), F::ALWAYS),
+    F::new("conditions", Type::list(&LIST_461), F::ALWAYS),
     F::new("observedGeneration", Type::Int64, 0),
-    F::new("storedVersions", Type::list(&LIST_0), 0)];
+    F::new("storedVersions", Type::list(&LIST_0), F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 3), W::field(4, 2)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionStatus", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_STATUS);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: [F; 9] = [
     F::new("additionalPrinterColumns", Type::list(&LIST_459), 0),
     F::new("deprecated", Type::Bool, 0),
     F::new("deprecationWarning", Type::String, 0),
-    F::new("name", Type::String, 0),
+    F::new("name", Type::String, F::ALWAYS),
     F::new("schema", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_VALIDATION), 0),
     F::new("selectableFields", Type::list(&LIST_460), 0),
-    F::new("served", Type::Bool, 0),
-    F::new("storage", Type::Bool, 0),
+    F::new("served", Type::Bool, F::ALWAYS),
+    F::new("storage", Type::Bool, F::ALWAYS),
     F::new("subresources", Type::message(&APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCES), 0)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: [W; 9] = [W::field(1, 3), W::field(2, 6), W::field(3, 7), W::field(4, 4), W::field(5, 8), W::field(6, 0), W::field(7, 1), W::field(8, 2), W::field(9, 5)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceDefinitionVersion", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_DEFINITION_VERSION);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: [F; 3] = [
     F::new("labelSelectorPath", Type::String, 0),
-    F::new("specReplicasPath", Type::String, 0),
-    F::new("statusReplicasPath", Type::String, 0)];
+    F::new("specReplicasPath", Type::String, F::ALWAYS),
+    F::new("statusReplicasPath", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.CustomResourceSubresourceScale", &F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE, &W_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_SCALE);
 static F_APIEXTENSIONS_V1BETA1_CUSTOM_RESOURCE_SUBRESOURCE_STATUS: [F; 0] = [
@@ -8806,15 +8806,15 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("format", Type::String, 0),
     F::new("id", Type::String, 0),
     F::new("items", Type::SchemaOr(Ref::Static(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), SchemaOr::Array), 0),
-    F::new("maxItems", Type::Int64, 0),
-    F::new("maxLength", Type::Int64, 0),
-    F::new("maxProperties", Type::Int64, 0),
-    F::new("maximum", Type::Double, 0),
-    F::new("minItems", Type::Int64, 0),
-    F::new("minLength", Type::Int64, 0),
-    F::new("minProperties", Type::Int64, 0),
-    F::new("minimum", Type::Double, 0),
-    F::new("multipleOf", Type::Double, 0),
+    F::new("maxItems", Type::Int64, F::POINTER),
+    F::new("maxLength", Type::Int64, F::POINTER),
+    F::new("maxProperties", Type::Int64, F::POINTER),
+    F::new("maximum", Type::Double, F::POINTER),
+    F::new("minItems", Type::Int64, F::POINTER),
+    F::new("minLength", Type::Int64, F::POINTER),
+    F::new("minProperties", Type::Int64, F::POINTER),
+    F::new("minimum", Type::Double, F::POINTER),
+    F::new("multipleOf", Type::Double, F::POINTER),
     F::new("not", Type::message(&APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS), 0),
     F::new("nullable", Type::Bool, 0),
     F::new("oneOf", Type::list(&LIST_463), 0),
@@ -8828,43 +8828,43 @@ static F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [F; 44] = [
     F::new("x-kubernetes-embedded-resource", Type::Bool, 0),
     F::new("x-kubernetes-int-or-string", Type::Bool, 0),
     F::new("x-kubernetes-list-map-keys", Type::list(&LIST_0), 0),
-    F::new("x-kubernetes-list-type", Type::String, 0),
-    F::new("x-kubernetes-map-type", Type::String, 0),
-    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, 0),
+    F::new("x-kubernetes-list-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-map-type", Type::String, F::POINTER),
+    F::new("x-kubernetes-preserve-unknown-fields", Type::Bool, F::POINTER),
     F::new("x-kubernetes-validations", Type::list(&LIST_464), 0)];
 static W_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: [W; 44] = [W::field(1, 16), W::field(2, 1), W::field(3, 0), W::field(4, 9), W::field(5, 35), W::field(6, 15), W::field(7, 34), W::field(8, 6), W::field(9, 21), W::field(10, 12), W::field(11, 25), W::field(12, 13), W::field(13, 19), W::field(14, 23), W::field(15, 30), W::field(16, 18), W::field(17, 22), W::field(18, 36), W::field(19, 26), W::field(20, 10), W::field(21, 20), W::field(22, 24), W::field(23, 33), W::field(24, 17), W::field(25, 4), W::field(26, 29), W::field(27, 5), W::field(28, 27), W::field(29, 32), W::field(30, 3), W::field(31, 31), W::field(32, 8), W::field(33, 2), W::field(34, 7), W::field(35, 14), W::field(36, 11), W::field(37, 28), W::field(38, 42), W::field(39, 37), W::field(40, 38), W::field(41, 39), W::field(42, 40), W::field(43, 41), W::field(44, 43)];
 pub static APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.JSONSchemaProps", &F_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS, &W_APIEXTENSIONS_V1BETA1_JSON_SCHEMA_PROPS);
 static F_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: [F; 1] = [
-    F::new("jsonPath", Type::String, 0)];
+    F::new("jsonPath", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: [W; 1] = [W::field(1, 0)];
 pub static APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.SelectableField", &F_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD, &W_APIEXTENSIONS_V1BETA1_SELECTABLE_FIELD);
 static F_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: [F; 4] = [
-    F::new("name", Type::String, 0),
-    F::new("namespace", Type::String, 0),
-    F::new("path", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("name", Type::String, F::ALWAYS),
+    F::new("namespace", Type::String, F::ALWAYS),
+    F::new("path", Type::String, F::POINTER),
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: [W; 4] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 3)];
 pub static APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.ServiceReference", &F_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE, &W_APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE);
 static F_APIEXTENSIONS_V1BETA1_VALIDATION_RULE: [F; 6] = [
     F::new("fieldPath", Type::String, 0),
     F::new("message", Type::String, 0),
     F::new("messageExpression", Type::String, 0),
-    F::new("optionalOldSelf", Type::Bool, 0),
-    F::new("reason", Type::String, 0),
-    F::new("rule", Type::String, 0)];
+    F::new("optionalOldSelf", Type::Bool, F::POINTER),
+    F::new("reason", Type::String, F::POINTER),
+    F::new("rule", Type::String, F::ALWAYS)];
 static W_APIEXTENSIONS_V1BETA1_VALIDATION_RULE: [W; 6] = [W::field(1, 5), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 0), W::field(6, 3)];
 pub static APIEXTENSIONS_V1BETA1_VALIDATION_RULE: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.ValidationRule", &F_APIEXTENSIONS_V1BETA1_VALIDATION_RULE, &W_APIEXTENSIONS_V1BETA1_VALIDATION_RULE);
 static F_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: [F; 3] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("service", Type::message(&APIEXTENSIONS_V1BETA1_SERVICE_REFERENCE), 0),
-    F::new("url", Type::String, 0)];
+    F::new("url", Type::String, F::POINTER)];
 static W_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG: Message = Message::new("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1beta1.WebhookClientConfig", &F_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG, &W_APIEXTENSIONS_V1BETA1_WEBHOOK_CLIENT_CONFIG);
 static F_META_V1_API_GROUP: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
-    F::new("preferredVersion", Type::message(&META_V1_GROUP_VERSION_FOR_DISCOVERY), 0),
+    F::new("preferredVersion", Type::message(&META_V1_GROUP_VERSION_FOR_DISCOVERY), F::ALWAYS),
     F::new("serverAddressByClientCIDRs", Type::list(&LIST_465), 0),
     F::new("versions", Type::list(&LIST_466), F::REQUIRED | F::ALWAYS)];
 static W_META_V1_API_GROUP: [W; 4] = [W::field(1, 2), W::field(2, 5), W::field(3, 3), W::field(4, 4)];
@@ -8906,7 +8906,7 @@ static F_META_V1_APPLY_OPTIONS: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("dryRun", Type::list(&LIST_0), 0),
     F::new("fieldManager", Type::String, 0),
-    F::new("force", Type::Bool, 0),
+    F::new("force", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0)];
 static W_META_V1_APPLY_OPTIONS: [W; 3] = [W::field(1, 1), W::field(2, 3), W::field(3, 2)];
 pub static META_V1_APPLY_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ApplyOptions", &F_META_V1_APPLY_OPTIONS, &W_META_V1_APPLY_OPTIONS);
@@ -8997,7 +8997,7 @@ static F_META_V1_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_159), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static META_V1_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.List", &F_META_V1_LIST, &W_META_V1_LIST);
 static F_META_V1_LIST_META: [F; 5] = [
@@ -9009,19 +9009,19 @@ static F_META_V1_LIST_META: [F; 5] = [
 static W_META_V1_LIST_META: [W; 5] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1), W::field(5, 4)];
 pub static META_V1_LIST_META: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta", &F_META_V1_LIST_META, &W_META_V1_LIST_META);
 static F_META_V1_LIST_OPTIONS: [F; 13] = [
-    F::new("allowWatchBookmarks", Type::Bool, 0),
+    F::new("allowWatchBookmarks", Type::Bool, F::POINTER),
     F::new("apiVersion", Type::String, 0),
     F::new("continue", Type::String, 0),
     F::new("fieldSelector", Type::String, 0),
     F::new("kind", Type::String, 0),
     F::new("labelSelector", Type::String, 0),
-    F::new("limit", Type::Int64, 0),
+    F::new("limit", Type::Int64, F::POINTER),
     F::new("resourceVersion", Type::String, 0),
     F::new("resourceVersionMatch", Type::String, 0),
-    F::new("sendInitialEvents", Type::Bool, 0),
+    F::new("sendInitialEvents", Type::Bool, F::POINTER),
     F::new("shardSelector", Type::String, 0),
-    F::new("timeoutSeconds", Type::Int64, 0),
-    F::new("watch", Type::Bool, 0)];
+    F::new("timeoutSeconds", Type::Int64, F::POINTER),
+    F::new("watch", Type::Bool, F::POINTER)];
 static W_META_V1_LIST_OPTIONS: [W; 11] = [W::field(1, 5), W::field(2, 3), W::field(3, 12), W::field(4, 7), W::field(5, 11), W::field(7, 6), W::field(8, 2), W::field(9, 0), W::field(10, 8), W::field(11, 9), W::field(15, 10)];
 pub static META_V1_LIST_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.ListOptions", &F_META_V1_LIST_OPTIONS, &W_META_V1_LIST_OPTIONS);
 static F_META_V1_MANAGED_FIELDS_ENTRY: [F; 7] = [
@@ -9064,14 +9064,14 @@ pub static META_V1_OWNER_REFERENCE: Message = Message::atomic("io.k8s.apimachine
 static F_META_V1_PARTIAL_OBJECT_METADATA: [F; 3] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS)];
 static W_META_V1_PARTIAL_OBJECT_METADATA: [W; 1] = [W::field(1, 2)];
 pub static META_V1_PARTIAL_OBJECT_METADATA: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata", &F_META_V1_PARTIAL_OBJECT_METADATA, &W_META_V1_PARTIAL_OBJECT_METADATA);
 static F_META_V1_PARTIAL_OBJECT_METADATA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_471), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1_PARTIAL_OBJECT_METADATA_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static META_V1_PARTIAL_OBJECT_METADATA_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList", &F_META_V1_PARTIAL_OBJECT_METADATA_LIST, &W_META_V1_PARTIAL_OBJECT_METADATA_LIST);
 static F_META_V1_PATCH_OPTIONS: [F; 6] = [
@@ -9079,7 +9079,7 @@ static F_META_V1_PATCH_OPTIONS: [F; 6] = [
     F::new("dryRun", Type::list(&LIST_0), 0),
     F::new("fieldManager", Type::String, 0),
     F::new("fieldValidation", Type::String, 0),
-    F::new("force", Type::Bool, 0),
+    F::new("force", Type::Bool, F::POINTER),
     F::new("kind", Type::String, 0)];
 static W_META_V1_PATCH_OPTIONS: [W; 4] = [W::field(1, 1), W::field(2, 4), W::field(3, 2), W::field(4, 3)];
 pub static META_V1_PATCH_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.PatchOptions", &F_META_V1_PATCH_OPTIONS, &W_META_V1_PATCH_OPTIONS);
@@ -9107,7 +9107,7 @@ static F_META_V1_STATUS: [F; 8] = [
     F::new("details", Type::message(&META_V1_STATUS_DETAILS), 0),
     F::new("kind", Type::String, 0),
     F::new("message", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0),
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, 0)];
 static W_META_V1_STATUS: [W; 6] = [W::field(1, 5), W::field(2, 7), W::field(3, 4), W::field(4, 6), W::field(5, 2), W::field(6, 1)];
@@ -9134,8 +9134,8 @@ static F_META_V1_TABLE_OPTIONS: [F; 3] = [
 static W_META_V1_TABLE_OPTIONS: [W; 1] = [W::field(1, 1)];
 pub static META_V1_TABLE_OPTIONS: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.TableOptions", &F_META_V1_TABLE_OPTIONS, &W_META_V1_TABLE_OPTIONS);
 static F_META_V1_TIMESTAMP: [F; 2] = [
-    F::new("nanos", Type::Int32, 0),
-    F::new("seconds", Type::Int64, 0)];
+    F::new("nanos", Type::Int32, F::POINTER),
+    F::new("seconds", Type::Int64, F::POINTER)];
 static W_META_V1_TIMESTAMP: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static META_V1_TIMESTAMP: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1.Timestamp", &F_META_V1_TIMESTAMP, &W_META_V1_TIMESTAMP);
 static F_META_V1_TYPE_META: [F; 2] = [
@@ -9160,15 +9160,15 @@ static F_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_471), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: [W; 2] = [W::field(1, 1), W::field(2, 3)];
 pub static META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.meta.v1beta1.PartialObjectMetadataList", &F_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST, &W_META_V1BETA1_PARTIAL_OBJECT_METADATA_LIST);
 static F_TESTAPIGROUP_V1_CARP: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&TESTAPIGROUP_V1_CARP_SPEC), 0),
-    F::new("status", Type::message(&TESTAPIGROUP_V1_CARP_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&TESTAPIGROUP_V1_CARP_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&TESTAPIGROUP_V1_CARP_STATUS), F::ALWAYS)];
 static W_TESTAPIGROUP_V1_CARP: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static TESTAPIGROUP_V1_CARP: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.Carp", &F_TESTAPIGROUP_V1_CARP, &W_TESTAPIGROUP_V1_CARP);
 static F_TESTAPIGROUP_V1_CARP_CONDITION: [F; 6] = [
@@ -9181,7 +9181,7 @@ static F_TESTAPIGROUP_V1_CARP_CONDITION: [F; 6] = [
 static W_TESTAPIGROUP_V1_CARP_CONDITION: [W; 6] = [W::field(1, 5), W::field(2, 4), W::field(3, 0), W::field(4, 1), W::field(5, 3), W::field(6, 2)];
 pub static TESTAPIGROUP_V1_CARP_CONDITION: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpCondition", &F_TESTAPIGROUP_V1_CARP_CONDITION, &W_TESTAPIGROUP_V1_CARP_CONDITION);
 static F_TESTAPIGROUP_V1_CARP_INFO: [F; 4] = [
-    F::new("a", Type::Int64, 0),
+    F::new("a", Type::Int64, F::POINTER),
     F::new("b", Type::String, 0),
     F::new("c", Type::String, 0),
     F::new("data", Type::String, 0)];
@@ -9191,23 +9191,23 @@ static F_TESTAPIGROUP_V1_CARP_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_473), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_TESTAPIGROUP_V1_CARP_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static TESTAPIGROUP_V1_CARP_LIST: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpList", &F_TESTAPIGROUP_V1_CARP_LIST, &W_TESTAPIGROUP_V1_CARP_LIST);
 static F_TESTAPIGROUP_V1_CARP_SPEC: [F; 13] = [
-    F::new("activeDeadlineSeconds", Type::Int64, 0),
+    F::new("activeDeadlineSeconds", Type::Int64, F::POINTER),
     F::new("deprecatedServiceAccount", Type::String, 0),
-    F::new("hostIPC", Type::Bool, 0),
-    F::new("hostNetwork", Type::Bool, 0),
-    F::new("hostPID", Type::Bool, 0),
+    F::new("hostIPC", Type::Bool, F::POINTER),
+    F::new("hostNetwork", Type::Bool, F::POINTER),
+    F::new("hostPID", Type::Bool, F::POINTER),
     F::new("hostname", Type::String, 0),
     F::new("nodeName", Type::String, 0),
-    F::new("nodeSelector", Type::map(&MAP_0), 0),
+    F::new("nodeSelector", Type::map(&MAP_0), F::POINTER),
     F::new("restartPolicy", Type::String, 0),
     F::new("schedulerName", Type::String, 0),
     F::new("serviceAccountName", Type::String, 0),
     F::new("subdomain", Type::String, 0),
-    F::new("terminationGracePeriodSeconds", Type::Int64, 0)];
+    F::new("terminationGracePeriodSeconds", Type::Int64, F::POINTER)];
 static W_TESTAPIGROUP_V1_CARP_SPEC: [W; 13] = [W::field(3, 8), W::field(4, 12), W::field(5, 0), W::field(7, 7), W::field(8, 10), W::field(9, 1), W::field(10, 6), W::field(11, 3), W::field(12, 4), W::field(13, 2), W::field(16, 5), W::field(17, 11), W::field(19, 9)];
 pub static TESTAPIGROUP_V1_CARP_SPEC: Message = Message::new("io.k8s.apimachinery.pkg.apis.testapigroup.v1.CarpSpec", &F_TESTAPIGROUP_V1_CARP_SPEC, &W_TESTAPIGROUP_V1_CARP_SPEC);
 static F_TESTAPIGROUP_V1_CARP_STATUS: [F; 8] = [
@@ -9229,7 +9229,7 @@ pub static RUNTIME_TYPE_META: Message = Message::new("io.k8s.apimachinery.pkg.ru
 static F_RUNTIME_UNKNOWN: [F; 4] = [
     F::new("contentEncoding", Type::String, 0),
     F::new("contentType", Type::String, 0),
-    F::new("raw", Type::Bytes, 0),
+    F::new("raw", Type::Bytes, F::POINTER),
     F::new("typeMeta", Type::message(&RUNTIME_TYPE_META), 0)];
 static W_RUNTIME_UNKNOWN: [W; 4] = [W::field(1, 3), W::field(2, 2), W::field(3, 0), W::field(4, 1)];
 pub static RUNTIME_UNKNOWN: Message = Message::new("io.k8s.apimachinery.pkg.runtime.Unknown", &F_RUNTIME_UNKNOWN, &W_RUNTIME_UNKNOWN);
@@ -9252,13 +9252,13 @@ pub static VERSION_INFO: Message = Message::new("io.k8s.apimachinery.pkg.version
 static F_APIREGISTRATION_V1_API_SERVICE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APIREGISTRATION_V1_API_SERVICE_SPEC), 0),
-    F::new("status", Type::message(&APIREGISTRATION_V1_API_SERVICE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APIREGISTRATION_V1_API_SERVICE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APIREGISTRATION_V1_API_SERVICE_STATUS), F::ALWAYS)];
 static W_APIREGISTRATION_V1_API_SERVICE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIREGISTRATION_V1_API_SERVICE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService", &F_APIREGISTRATION_V1_API_SERVICE, &W_APIREGISTRATION_V1_API_SERVICE);
 static F_APIREGISTRATION_V1_API_SERVICE_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
     F::new("status", Type::String, F::REQUIRED | F::ALWAYS),
@@ -9269,7 +9269,7 @@ static F_APIREGISTRATION_V1_API_SERVICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_476), F::REQUIRED | F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIREGISTRATION_V1_API_SERVICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIREGISTRATION_V1_API_SERVICE_LIST: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceList", &F_APIREGISTRATION_V1_API_SERVICE_LIST, &W_APIREGISTRATION_V1_API_SERVICE_LIST);
 static F_APIREGISTRATION_V1_API_SERVICE_SPEC: [F; 7] = [
@@ -9295,34 +9295,34 @@ pub static APIREGISTRATION_V1_SERVICE_REFERENCE: Message = Message::new("io.k8s.
 static F_APIREGISTRATION_V1BETA1_API_SERVICE: [F; 5] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
-    F::new("spec", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_SPEC), 0),
-    F::new("status", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_STATUS), 0)];
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
+    F::new("spec", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_SPEC), F::ALWAYS),
+    F::new("status", Type::message(&APIREGISTRATION_V1BETA1_API_SERVICE_STATUS), F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE: [W; 3] = [W::field(1, 2), W::field(2, 3), W::field(3, 4)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIService", &F_APIREGISTRATION_V1BETA1_API_SERVICE, &W_APIREGISTRATION_V1BETA1_API_SERVICE);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: [F; 5] = [
-    F::new("lastTransitionTime", Type::Time, 0),
+    F::new("lastTransitionTime", Type::Time, F::ALWAYS),
     F::new("message", Type::String, 0),
     F::new("reason", Type::String, 0),
-    F::new("status", Type::String, 0),
-    F::new("type", Type::String, 0)];
+    F::new("status", Type::String, F::ALWAYS),
+    F::new("type", Type::String, F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: [W; 5] = [W::field(1, 4), W::field(2, 3), W::field(3, 0), W::field(4, 2), W::field(5, 1)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceCondition", &F_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION, &W_APIREGISTRATION_V1BETA1_API_SERVICE_CONDITION);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
-    F::new("items", Type::list(&LIST_478), 0),
+    F::new("items", Type::list(&LIST_478), F::ALWAYS),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_LIST: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceList", &F_APIREGISTRATION_V1BETA1_API_SERVICE_LIST, &W_APIREGISTRATION_V1BETA1_API_SERVICE_LIST);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: [F; 7] = [
     F::new("caBundle", Type::Bytes, 0),
     F::new("group", Type::String, 0),
-    F::new("groupPriorityMinimum", Type::Int32, 0),
+    F::new("groupPriorityMinimum", Type::Int32, F::ALWAYS),
     F::new("insecureSkipTLSVerify", Type::Bool, 0),
     F::new("service", Type::message(&APIREGISTRATION_V1BETA1_SERVICE_REFERENCE), 0),
     F::new("version", Type::String, 0),
-    F::new("versionPriority", Type::Int32, 0)];
+    F::new("versionPriority", Type::Int32, F::ALWAYS)];
 static W_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: [W; 7] = [W::field(1, 4), W::field(2, 1), W::field(3, 5), W::field(4, 3), W::field(5, 0), W::field(7, 2), W::field(8, 6)];
 pub static APIREGISTRATION_V1BETA1_API_SERVICE_SPEC: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.APIServiceSpec", &F_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC, &W_APIREGISTRATION_V1BETA1_API_SERVICE_SPEC);
 static F_APIREGISTRATION_V1BETA1_API_SERVICE_STATUS: [F; 1] = [
@@ -9332,7 +9332,7 @@ pub static APIREGISTRATION_V1BETA1_API_SERVICE_STATUS: Message = Message::new("i
 static F_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: [F; 3] = [
     F::new("name", Type::String, 0),
     F::new("namespace", Type::String, 0),
-    F::new("port", Type::Int32, 0)];
+    F::new("port", Type::Int32, F::POINTER)];
 static W_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: [W; 3] = [W::field(1, 1), W::field(2, 0), W::field(3, 2)];
 pub static APIREGISTRATION_V1BETA1_SERVICE_REFERENCE: Message = Message::new("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1beta1.ServiceReference", &F_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE, &W_APIREGISTRATION_V1BETA1_SERVICE_REFERENCE);
 static F_CUSTOM_METRICS_V1BETA1_METRIC_LIST_OPTIONS: [F; 4] = [
@@ -9348,14 +9348,14 @@ static F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE: [F; 6] = [
     F::new("selector", Type::message(&META_V1_LABEL_SELECTOR), 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("window", Type::Int64, 0)];
+    F::new("window", Type::Int64, F::POINTER)];
 static W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE: [W; 6] = [W::field(1, 0), W::field(2, 1), W::field(3, 3), W::field(4, 5), W::field(5, 4), W::field(6, 2)];
 pub static CUSTOM_METRICS_V1BETA1_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta1.MetricValue", &F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE, &W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE);
 static F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_480), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta1.MetricValueList", &F_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST, &W_CUSTOM_METRICS_V1BETA1_METRIC_VALUE_LIST);
 static F_CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER: [F; 2] = [
@@ -9375,42 +9375,42 @@ static F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE: [F; 5] = [
     F::new("metric", Type::message(&CUSTOM_METRICS_V1BETA2_METRIC_IDENTIFIER), 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("windowSeconds", Type::Int64, 0)];
+    F::new("windowSeconds", Type::Int64, F::POINTER)];
 static W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE: [W; 5] = [W::field(1, 0), W::field(2, 1), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static CUSTOM_METRICS_V1BETA2_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta2.MetricValue", &F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE, &W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE);
 static F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_481), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.custom-metrics.v1beta2.MetricValueList", &F_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST, &W_CUSTOM_METRICS_V1BETA2_METRIC_VALUE_LIST);
 static F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: [F; 5] = [
-    F::new("metricLabels", Type::map(&MAP_0), 0),
+    F::new("metricLabels", Type::map(&MAP_0), F::POINTER),
     F::new("metricName", Type::String, 0),
     F::new("timestamp", Type::Time, 0),
     F::new("value", Type::Quantity, 0),
-    F::new("window", Type::Int64, 0)];
+    F::new("window", Type::Int64, F::POINTER)];
 static W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: [W; 5] = [W::field(1, 1), W::field(2, 0), W::field(3, 2), W::field(4, 4), W::field(5, 3)];
 pub static EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE: Message = Message::new("io.k8s.metrics.pkg.apis.external-metrics.v1beta1.ExternalMetricValue", &F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE, &W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE);
 static F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_482), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.external-metrics.v1beta1.ExternalMetricValueList", &F_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST, &W_EXTERNAL_METRICS_V1BETA1_EXTERNAL_METRIC_VALUE_LIST);
 static F_METRICS_V1ALPHA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_3), 0)];
+    F::new("usage", Type::map(&MAP_3), F::POINTER)];
 static W_METRICS_V1ALPHA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.ContainerMetrics", &F_METRICS_V1ALPHA1_CONTAINER_METRICS, &W_METRICS_V1ALPHA1_CONTAINER_METRICS);
 static F_METRICS_V1ALPHA1_NODE_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_3), 0),
+    F::new("usage", Type::map(&MAP_3), F::POINTER),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1ALPHA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1ALPHA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.NodeMetrics", &F_METRICS_V1ALPHA1_NODE_METRICS, &W_METRICS_V1ALPHA1_NODE_METRICS);
@@ -9418,14 +9418,14 @@ static F_METRICS_V1ALPHA1_NODE_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_483), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1ALPHA1_NODE_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_NODE_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.NodeMetricsList", &F_METRICS_V1ALPHA1_NODE_METRICS_LIST, &W_METRICS_V1ALPHA1_NODE_METRICS_LIST);
 static F_METRICS_V1ALPHA1_POD_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("containers", Type::list(&LIST_484), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1ALPHA1_POD_METRICS: [W; 4] = [W::field(1, 3), W::field(2, 4), W::field(3, 5), W::field(4, 1)];
@@ -9434,20 +9434,20 @@ static F_METRICS_V1ALPHA1_POD_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_485), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1ALPHA1_POD_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1ALPHA1_POD_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1alpha1.PodMetricsList", &F_METRICS_V1ALPHA1_POD_METRICS_LIST, &W_METRICS_V1ALPHA1_POD_METRICS_LIST);
 static F_METRICS_V1BETA1_CONTAINER_METRICS: [F; 2] = [
     F::new("name", Type::String, 0),
-    F::new("usage", Type::map(&MAP_3), 0)];
+    F::new("usage", Type::map(&MAP_3), F::POINTER)];
 static W_METRICS_V1BETA1_CONTAINER_METRICS: [W; 2] = [W::field(1, 0), W::field(2, 1)];
 pub static METRICS_V1BETA1_CONTAINER_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.ContainerMetrics", &F_METRICS_V1BETA1_CONTAINER_METRICS, &W_METRICS_V1BETA1_CONTAINER_METRICS);
 static F_METRICS_V1BETA1_NODE_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
-    F::new("usage", Type::map(&MAP_3), 0),
+    F::new("usage", Type::map(&MAP_3), F::POINTER),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1BETA1_NODE_METRICS: [W; 4] = [W::field(1, 2), W::field(2, 3), W::field(3, 5), W::field(4, 4)];
 pub static METRICS_V1BETA1_NODE_METRICS: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetrics", &F_METRICS_V1BETA1_NODE_METRICS, &W_METRICS_V1BETA1_NODE_METRICS);
@@ -9455,14 +9455,14 @@ static F_METRICS_V1BETA1_NODE_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_486), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1BETA1_NODE_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1BETA1_NODE_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetricsList", &F_METRICS_V1BETA1_NODE_METRICS_LIST, &W_METRICS_V1BETA1_NODE_METRICS_LIST);
 static F_METRICS_V1BETA1_POD_METRICS: [F; 6] = [
     F::new("apiVersion", Type::String, 0),
     F::new("containers", Type::list(&LIST_487), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_OBJECT_META), 0),
+    F::new("metadata", Type::message(&META_V1_OBJECT_META), F::ALWAYS),
     F::new("timestamp", Type::Time, 0),
     F::new("window", Type::Duration, 0)];
 static W_METRICS_V1BETA1_POD_METRICS: [W; 4] = [W::field(1, 3), W::field(2, 4), W::field(3, 5), W::field(4, 1)];
@@ -9471,7 +9471,7 @@ static F_METRICS_V1BETA1_POD_METRICS_LIST: [F; 4] = [
     F::new("apiVersion", Type::String, 0),
     F::new("items", Type::list(&LIST_488), 0),
     F::new("kind", Type::String, 0),
-    F::new("metadata", Type::message(&META_V1_LIST_META), 0)];
+    F::new("metadata", Type::message(&META_V1_LIST_META), F::ALWAYS)];
 static W_METRICS_V1BETA1_POD_METRICS_LIST: [W; 2] = [W::field(1, 3), W::field(2, 1)];
 pub static METRICS_V1BETA1_POD_METRICS_LIST: Message = Message::new("io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetricsList", &F_METRICS_V1BETA1_POD_METRICS_LIST, &W_METRICS_V1BETA1_POD_METRICS_LIST);
 static KEYS_0: [ListKey; 0] = [];

@@ -67,15 +67,24 @@ fn zero(ty: &Type) -> Option<Value> {
     })
 }
 
+/// What an absent field is written as, for fields that are always written.
+fn absent(field: &Field) -> Option<Value> {
+    if field.has(Field::POINTER) {
+        Some(Value::Null)
+    } else {
+        zero(&field.ty)
+    }
+}
+
 fn add_missing(map: &mut Map<String, Value>, message: &Message) {
     for field in message
         .fields
         .iter()
-        .filter(|field| field.has(Field::ALWAYS) && !field.has(Field::POINTER))
+        .filter(|field| field.has(Field::ALWAYS))
     {
         if !map.contains_key(&*field.name) {
-            if let Some(zero) = zero(&field.ty) {
-                map.insert(field.name.to_string(), zero);
+            if let Some(value) = absent(field) {
+                map.insert(field.name.to_string(), value);
             }
         }
     }
@@ -197,7 +206,7 @@ impl Walk {
         let mut gone: Vec<String> = Vec::new();
         let mut missing = false;
         let mut fields = message.fields.iter().peekable();
-        let always = |field: &Field| field.has(Field::ALWAYS) && !field.has(Field::POINTER);
+        let always = |field: &Field| field.has(Field::ALWAYS);
         for (name, value) in map.iter_mut() {
             while let Some(field) = fields.next_if(|field| *field.name < **name) {
                 missing |= always(field);
@@ -416,12 +425,12 @@ fn is_scalar(ty: &Type) -> bool {
 
 /// Whether a field's value stays as it is; zero values that Go omits do not.
 fn keep(value: &Value, field: &Field) -> bool {
-    let always = field.has(Field::ALWAYS) && !field.has(Field::POINTER);
+    let always = field.has(Field::ALWAYS);
     match value {
         Value::Null => {
             field.has(Field::NULLABLE)
                 || matches!(field.ty, Type::Json)
-                || always && matches!(zero(&field.ty), Some(Value::Null))
+                || always && absent(field).is_some_and(|value| value.is_null())
         }
         _ if always || field.has(Field::POINTER) => true,
         Value::Bool(value) => *value,
