@@ -184,3 +184,41 @@ fn owners_are_recorded_as_a_real_server_does() {
         "{checked} owners checked"
     );
 }
+
+/// The one recursive type, nested as deeply as a decoder lets through, on a test's 2 MiB of stack.
+#[test]
+fn the_deepest_schema_passes_through_everything() {
+    let resource = &r::CUSTOMRESOURCEDEFINITIONS;
+    let mut schema = json!({"type": "string", "unknown": 1});
+    for _ in 0..245 {
+        schema = json!({"properties": {"a": schema}});
+    }
+    let crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "a.b.c"},
+        "spec": {"group": "b.c", "names": {"kind": "A", "plural": "a"}, "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let bytes = apimachinery::codec::json::encode(&crd);
+    let decoded = apimachinery::codec::json::decode(&bytes).expect("within the depth");
+    let decoded = decoded.conform(resource.schema).expect("fits");
+    assert_eq!(decoded.strict.len(), 1);
+    let mut object = decoded.value;
+    let reset = FieldSet::of_paths(&["status"]);
+    let write = Write {
+        manager: "m",
+        api_version: "apiextensions.k8s.io/v1",
+        subresource: "",
+        now: "2026-10-31T14:28:09Z",
+        message: resource.schema,
+        reset: &reset,
+    };
+    update(&Value::Null, &mut object, &write);
+    let wire = apimachinery::codec::protobuf::encode_object(&object, resource.schema);
+    let back = apimachinery::codec::protobuf::decode_object(&wire, |_, _| Some(resource.schema))
+        .expect("own output");
+    assert_eq!(difference("", &object, &back), None);
+    assert_eq!(
+        apimachinery::codec::yaml::decode(&bytes)
+            .expect("JSON is YAML")
+            .value,
+        crd
+    );
+}
