@@ -17,6 +17,8 @@ mod generated;
 #[cfg(test)]
 mod golden;
 pub mod openapi;
+#[cfg(test)]
+mod properties;
 pub mod resource;
 #[cfg(test)]
 mod shape;
