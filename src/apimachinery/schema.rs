@@ -3,6 +3,7 @@
 //! `Ref::Static`. Knows no kind and does no work itself: pruning, patching, encoding and explaining are driven by it.
 
 mod conform;
+pub mod structural;
 mod walk;
 
 use std::borrow::Cow;
