@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use store::Store;
 use store::embedded::{Embedded, EmbeddedOptions, OpenError};
+use store::etcd::{ConnectError, Etcd, EtcdOptions};
 use store::etcd_api::{self, TlsFiles};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,8 +17,8 @@ use super::api::ApiError;
 pub enum OpenStoreError {
     #[error("cannot open the store in {path}")]
     Embedded { path: PathBuf, source: OpenError },
-    #[error("etcd as a store is not there yet")]
-    NoEtcd,
+    #[error(transparent)]
+    Etcd(#[from] ConnectError),
 }
 
 /// Which store.
@@ -68,7 +69,21 @@ pub async fn open(config: StoreConfig) -> Result<Opened, OpenStoreError> {
                 front: front.map(|front| (store, front)),
             })
         }
-        StoreConfig::Etcd { .. } => Err(OpenStoreError::NoEtcd),
+        StoreConfig::Etcd {
+            servers,
+            authority,
+            certificate,
+            key,
+        } => {
+            let options = EtcdOptions {
+                endpoints: servers,
+                ca: authority,
+                cert: certificate,
+                key,
+            };
+            let store = Etcd::connect(options).await?;
+            Ok(Opened { store, front: None })
+        }
     }
 }
 
