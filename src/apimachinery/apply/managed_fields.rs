@@ -21,6 +21,8 @@ const ANCIENT: &str = "ancient-changes";
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// The annotation client-side apply keeps its last configuration in.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The manager kubectl's server-side apply is.
+const KUBECTL: &str = "kubectl";
 /// Most bytes of annotations on an object; a larger last-applied configuration is dropped.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
@@ -464,13 +466,13 @@ fn settle(
     let Some((_, others)) = entries.split_last_mut() else {
         return Ok(comparison.is_same());
     };
+    let allowed = client_side_fields(old, write);
     let mut conflicts: Vec<(String, Vec<String>)> = others
         .iter()
         .map(|entry| {
-            (
-                entry.in_words(),
-                entry.fields.intersection(&comparison.changed).paths(),
-            )
+            let mut fields = entry.fields.intersection(&comparison.changed);
+            fields.difference(&allowed);
+            (entry.in_words(), fields.paths())
         })
         .filter(|(_, paths)| !paths.is_empty())
         .collect();
@@ -483,6 +485,18 @@ fn settle(
         entry.fields.difference(&comparison.removed);
     }
     Ok(comparison.is_same())
+}
+
+/// The fields kubectl's client-side apply set last, which its server-side apply may take over without a conflict
+/// (lastAppliedManager).
+fn client_side_fields(live: &Value, write: &Write<'_>) -> FieldSet {
+    let last = (write.manager == KUBECTL)
+        .then(|| meta::annotation(live, LAST_APPLIED))
+        .flatten();
+    match last.map(|text| crate::codec::json::decode(text.as_bytes())) {
+        Some(Ok(decoded)) => typed::lenient_field_set(&decoded.value, write.message),
+        _ => FieldSet::new(),
+    }
 }
 
 /// `Apply failed with 1 conflict: conflict with "x" using v1: .spec.replicas` (internal.NewConflictError).
@@ -523,8 +537,7 @@ fn conflict(conflicts: &[(String, Vec<String>)]) -> Status {
 /// kubectl's own server-side applies keep the annotation of client-side apply up to date, so that one may go back
 /// (lastAppliedUpdater).
 fn refresh_last_applied(object: &mut Value, config: &Value, write: &Write<'_>) {
-    if write.manager != "kubectl"
-        || meta::annotation(object, LAST_APPLIED).is_none_or(str::is_empty)
+    if write.manager != KUBECTL || meta::annotation(object, LAST_APPLIED).is_none_or(str::is_empty)
     {
         return;
     }

@@ -242,6 +242,29 @@ fn an_object_without_managed_fields_is_owned_by_its_past() {
 }
 
 #[test]
+fn kubectl_takes_over_from_its_client_side_apply() {
+    let mut story = Story::new();
+    story.update(
+        "kubectl-client-side-apply",
+        json!({"replicas": 1, "words": ["w"]}),
+    );
+    let last = json!({"apiVersion": "test/v1", "kind": "Root", "metadata": {"name": "x"}, "spec": {"replicas": 1}}).to_string();
+    meta::set_annotation(&mut story.object, LAST_APPLIED, &last);
+    let error = story
+        .try_apply("other", json!({"replicas": 2}), false)
+        .expect_err("a conflict");
+    assert_eq!(error.code, 409);
+    story
+        .apply("kubectl", json!({"replicas": 2}))
+        .spec(json!({"items": null, "replicas": 2, "words": ["w"]}));
+    let refreshed = meta::annotation(&story.object, LAST_APPLIED).expect("kept");
+    assert!(
+        refreshed.contains("\"replicas\":2") && refreshed.ends_with('\n'),
+        "{refreshed}"
+    );
+}
+
+#[test]
 fn a_configuration_is_checked() {
     let reset = FieldSet::new();
     let write = Story::write("a", "2026-01-01T00:00:00Z", &reset);
