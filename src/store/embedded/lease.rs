@@ -63,7 +63,7 @@ impl Clock {
         unix_now().saturating_add(at.saturating_sub(self.now()))
     }
 
-    pub fn from_unix(self, unix: i64) -> i64 {
+    pub fn at_unix(self, unix: i64) -> i64 {
         self.now().saturating_add(unix.saturating_sub(unix_now()))
     }
 }

@@ -18,6 +18,9 @@ enum End {
     Before(Bytes),
 }
 
+/// As ordered maps take them.
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 impl KeyRange {
     /// `None` (or an empty end) is `start` alone; an end of one zero byte is everything from `start` on.
     pub fn new(start: &Bytes, range_end: Option<&Bytes>) -> Self {
@@ -47,7 +50,7 @@ impl KeyRange {
     }
 
     /// The range for an ordered map; `None` when nothing can be in it.
-    pub fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+    pub fn bounds(&self) -> Option<Bounds<'_>> {
         let start = self.start.as_ref();
         match &self.end {
             End::Single => Some((Bound::Included(start), Bound::Included(start))),

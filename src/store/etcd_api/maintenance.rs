@@ -94,7 +94,7 @@ impl pb::maintenance_server::Maintenance for Front {
         let responses = blobs.map(move |blob| {
             let snapshot::Blob { bytes, remaining } = blob.map_err(status)?;
             Ok(pb::SnapshotResponse {
-                header: header.clone(),
+                header,
                 remaining_bytes: remaining,
                 blob: bytes,
             })

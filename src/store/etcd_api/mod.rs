@@ -151,3 +151,5 @@ impl Front {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wire;

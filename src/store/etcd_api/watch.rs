@@ -245,7 +245,7 @@ impl Session {
         let part = |events: Vec<mvccpb::Event>, fragment| pb::WatchResponse {
             events,
             fragment,
-            header: response.header.clone(),
+            header: response.header,
             ..pb::WatchResponse {
                 watch_id: response.watch_id,
                 ..pb::WatchResponse::default()

@@ -375,7 +375,7 @@ impl Replay {
         let deadline = if renewed {
             full
         } else {
-            self.clock.from_unix(deadline).min(full)
+            self.clock.at_unix(deadline).min(full)
         };
         let state = LeaseState::new(id, ttl, deadline, renewed);
         self.view.leases.insert(id, Arc::new(state));
