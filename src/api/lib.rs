@@ -16,6 +16,8 @@ mod bench;
 mod generated;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod mutations;
 pub mod openapi;
 #[cfg(test)]
 mod properties;
