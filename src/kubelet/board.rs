@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
+use crate::k8s::Pod;
 use crate::pod::mailbox::{Inbox, Mailbox};
+use crate::pod::spec;
 
 /// The mailboxes; clones share them. As many as there are pods on the node.
 #[derive(Clone, Default)]
@@ -40,6 +42,25 @@ impl Board {
     pub fn post_all(&self, change: impl Fn(&mut Inbox)) {
         let mailboxes: Vec<_> = self.0.mailboxes.lock().values().cloned().collect();
         mailboxes.iter().for_each(|mailbox| mailbox.post(&change));
+    }
+
+    /// Every pod as its worker last showed it.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        let mailboxes: Vec<_> = self.0.mailboxes.lock().values().cloned().collect();
+        let pods = mailboxes
+            .iter()
+            .map(|mailbox| mailbox.published().borrow().clone());
+        pods.filter(|pod| pod.metadata.uid.is_some()).collect()
+    }
+
+    /// What the worker of the pod of this name shows from now on.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<watch::Receiver<Arc<Pod>>> {
+        let mailboxes: Vec<_> = self.0.mailboxes.lock().values().cloned().collect();
+        let found = mailboxes.into_iter().map(|mailbox| mailbox.published());
+        found.into_iter().find(|published| {
+            let pod = published.borrow();
+            spec::namespace(&pod) == namespace && spec::name(&pod) == name
+        })
     }
 
     /// Whether there is no pod.

@@ -20,6 +20,7 @@ mod config;
 mod create;
 pub mod cri;
 mod handlers;
+mod housekeeping;
 mod images;
 mod k8s;
 mod net;
@@ -117,7 +118,7 @@ pub async fn run(
             config: config.clone(),
             client: client.clone(),
             runtime_name,
-            node,
+            node: node.clone(),
             recorder,
         });
         let selector = Selectors::fields(format!("spec.nodeName={}", config.node_name));
@@ -126,12 +127,21 @@ pub async fn run(
         informer.wait_synced().await;
         let pleg = pleg::Pleg::new(runtime.clone(), board.clone(), orphans);
         tokio::join!(
-            pods::Pods::new(shared, board, informer).run(adopted, shutdown.clone()),
+            pods::Pods::new(shared, board.clone(), informer).run(adopted, shutdown.clone()),
             pleg.run(shutdown.clone()),
+            housekeeping::run(&runtime, &config, shutdown.clone()),
         );
     };
+    let backend = Arc::new(server::Backend {
+        config: config.clone(),
+        client: client.clone(),
+        runtime: runtime.clone(),
+        board: board.clone(),
+        node: node.clone(),
+    });
+    let server = server::run(backend, shutdown.clone());
     tokio::select! {
-        ((), ()) = async { tokio::join!(agent.run(shutdown.clone()), pods) } => Ok(()),
+        ((), (), ()) = async { tokio::join!(agent.run(shutdown.clone()), pods, server) } => Ok(()),
         result = factory.join() => Ok(result?),
         () = shutdown.cancelled() => Ok(()),
     }

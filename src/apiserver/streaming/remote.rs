@@ -242,17 +242,18 @@ async fn converse(
     }
 }
 
-/// Opens the streams that the command has, as `streamProtocolV4` does.
+/// Opens the streams that the command has, in the order of their numbers: SPDY's must rise, and containerd drops
+/// the connection of a client whose do not.
 async fn open_streams(
     to_backend: &mut (impl AsyncWrite + Unpin),
     wanted: Wanted,
 ) -> io::Result<()> {
     let mut frames = spdy::Writer::default();
     for (channel, kind) in [
-        (ERROR, "error"),
         (STDIN, "stdin"),
         (STDOUT, "stdout"),
         (STDERR, "stderr"),
+        (ERROR, "error"),
         (RESIZE, "resize"),
     ] {
         if let Some(stream) = wanted.stream(channel) {

@@ -137,6 +137,19 @@ impl Runtime {
         )
     }
 
+    /// The image that the runtime makes sandboxes of, where it tells (containerd does).
+    pub async fn sandbox_image(&self) -> Result<Option<String>> {
+        let status = call!(
+            self.runtime,
+            status,
+            "Status",
+            v1::StatusRequest { verbose: true }
+        )?;
+        let config = status.info.get("config");
+        let config = config.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        Ok(config.and_then(|config| Some(config.get("sandboxImage")?.as_str()?.to_owned())))
+    }
+
     /// Tells the runtime the node's pod CIDR, for CNI configurations made of a template.
     pub async fn update_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(v1::NetworkConfig {

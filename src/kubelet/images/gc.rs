@@ -4,19 +4,26 @@
 use std::collections::BTreeSet;
 
 use crate::cri::v1::Image;
+use crate::pod::back_off::SECOND;
+use crate::pod::view::Nanos;
+
+/// An image that was used so recently stays (upstream's `imageMinimumGCAge`).
+pub const MINIMUM_AGE: Nanos = 120 * SECOND;
 
 /// Ids of images to remove so that about `bytes` come free: those that nothing
-/// uses, the longest unused first. `unused_since` is nanoseconds since 1970.
+/// has used for a while, the longest unused first.
 pub fn plan(
     images: &[Image],
     used: &BTreeSet<String>,
-    unused_since: impl Fn(&str) -> i64,
+    unused_since: impl Fn(&str) -> Nanos,
+    now: Nanos,
     bytes: u64,
 ) -> Vec<String> {
     let mut candidates: Vec<_> = images
         .iter()
         .filter(|image| !image.pinned && !is_used(image, used))
         .map(|image| (unused_since(&image.id), image))
+        .filter(|(since, _)| now - since >= MINIMUM_AGE)
         .collect();
     candidates.sort_by(|(a, x), (b, y)| a.cmp(b).then_with(|| x.id.cmp(&y.id)));
     let mut freed = 0u64;
@@ -31,8 +38,8 @@ pub fn plan(
         .collect()
 }
 
-/// Containers name their image by id, digest or tag.
-fn is_used(image: &Image, used: &BTreeSet<String>) -> bool {
+/// Whether a container uses it: they name their image by id, digest or tag.
+pub fn is_used(image: &Image, used: &BTreeSet<String>) -> bool {
     let names = image
         .repo_tags
         .iter()
@@ -71,8 +78,14 @@ mod tests {
             "d" => 2,
             _ => 3,
         };
-        assert_eq!(plan(&images, &used, since, 15), ["b", "d"]);
-        assert_eq!(plan(&images, &used, since, 0), Vec::<String>::new());
-        assert_eq!(plan(&images, &used, since, 1000), ["b", "d", "a"]);
+        let now = MINIMUM_AGE + 3;
+        assert_eq!(plan(&images, &used, since, now, 15), ["b", "d"]);
+        assert_eq!(plan(&images, &used, since, now, 0), Vec::<String>::new());
+        assert_eq!(plan(&images, &used, since, now, 1000), ["b", "d", "a"]);
+        assert_eq!(
+            plan(&images, &used, since, now - 2, 1000),
+            ["b"],
+            "the others are too young"
+        );
     }
 }

@@ -144,6 +144,10 @@ impl NodeAgent {
         };
         tracing::info!(node = self.config.node_name, "registered the node");
         let uid = node.metadata.uid.clone().unwrap_or_default();
+        self.announce(
+            &NodeStatus::default(),
+            &node.status.clone().unwrap_or_default(),
+        );
         self.state.0.node.send_replace(Arc::new(node));
         let lease = lease::run(
             self.client.clone(),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::k8s::Pod;
 use crate::probes::{Purpose, Report};
@@ -36,6 +36,8 @@ pub struct Mailbox(Arc<Shared>);
 struct Shared {
     inbox: Mutex<Inbox>,
     notify: Notify,
+    /// The pod with the status the worker last found. Written by the worker.
+    published: watch::Sender<Arc<Pod>>,
 }
 
 impl Mailbox {
@@ -43,6 +45,16 @@ impl Mailbox {
     pub fn post(&self, change: impl FnOnce(&mut Inbox)) {
         change(&mut self.0.inbox.lock());
         self.0.notify.notify_one();
+    }
+
+    /// Shows the pod as it is now to whoever asks the kubelet for it.
+    pub fn publish(&self, pod: Arc<Pod>) {
+        self.0.published.send_replace(pod);
+    }
+
+    /// The pod as its worker last showed it.
+    pub fn published(&self) -> watch::Receiver<Arc<Pod>> {
+        self.0.published.subscribe()
     }
 
     /// Takes what came.

@@ -32,7 +32,7 @@ use super::start::StartError;
 use super::view::{Nanos, PodView};
 use crate::clock;
 use crate::cri::CriError;
-use crate::k8s::Pod;
+use crate::k8s::{Pod, PodStatus};
 use crate::probes::{Probes, Purpose, Report};
 use crate::volumes::{Ready, VolumeError};
 use report::Reported;
@@ -103,6 +103,8 @@ pub struct Worker {
     retry_at: Nanos,
     wake_at: Option<Nanos>,
     api: report::Known,
+    /// The pod and status that the kubelet's server shows.
+    shown: Option<(Arc<Pod>, PodStatus)>,
     /// The grace period the containers are being killed with.
     killing_with: Option<i64>,
     /// Instances whose back-off was announced.
@@ -120,6 +122,7 @@ impl Worker {
         };
         Self {
             api: report::Known::new(&pod),
+            shown: None,
             shared,
             mailbox,
             pod,

@@ -1,6 +1,8 @@
 //! What the API is told: a status is sent when it differs from what the API
 //! has, one at a time, the newest when the one before is answered.
 
+use std::sync::Arc;
+
 use client::{ClientError, Patch, options::WriteOptions};
 use serde_json::Value;
 
@@ -99,13 +101,21 @@ impl Worker {
         !self.is_busy(&Busy::Status) && self.api.has(&json(&self.wanted_status()))
     }
 
-    /// Sends the status if the API does not have it.
+    /// Shows the status to the kubelet's server, and sends it if the API does not have it.
     pub(super) fn report(&mut self) {
+        let status = self.wanted_status();
+        let shown = self.shown.as_ref();
+        if shown.is_none_or(|(pod, shown)| !Arc::ptr_eq(pod, &self.pod) || *shown != status) {
+            let mut pod = Pod::clone(&self.pod);
+            pod.status = Some(status.clone());
+            self.mailbox.publish(Arc::new(pod));
+            self.shown = Some((self.pod.clone(), status.clone()));
+        }
         let silent = matches!(self.stage, Stage::Admitting | Stage::Removing | Stage::Gone);
         if silent || !self.exists || self.is_busy(&Busy::Status) || !self.may_retry() {
             return;
         }
-        let wanted = json(&self.wanted_status());
+        let wanted = json(&status);
         if self.api.has(&wanted) {
             return;
         }
