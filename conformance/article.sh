@@ -14,7 +14,7 @@ skiff=${SKIFF_BIN:-target/release/skiff}
 cluster=lab
 work=$(mktemp -d)
 export KUBECONFIG=$work/kubeconfig
-grace=8
+grace=20
 toleration=6
 
 if "$skiff" status --name "$cluster" >/dev/null 2>&1; then

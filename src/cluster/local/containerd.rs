@@ -26,9 +26,11 @@ pub fn plugin_folder() -> Option<&'static str> {
 
 /// `config.toml`, in the form that containerd 1.6 to 2.x read.
 ///
-/// Cgroups are driven directly: there is no systemd inside a node.
-pub fn config(plugin_folder: &str, snapshotter: &str) -> String {
+/// Cgroups are driven directly: there is no systemd inside a node. Without `lowers_oom_score` containers keep at least
+/// the score of containerd: a kernel that refuses a lower one would refuse every sandbox.
+pub fn config(plugin_folder: &str, snapshotter: &str, lowers_oom_score: bool) -> String {
     let pause = image::PAUSE;
+    let restrict_oom_score = !lowers_oom_score;
     format!(
         r#"version = 2
 root = "/var/lib/containerd"
@@ -40,6 +42,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
+  restrict_oom_score_adj = {restrict_oom_score}
   enable_unprivileged_ports = true
   enable_unprivileged_icmp = true
   stream_server_address = "127.0.0.1"
@@ -59,6 +62,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     config_path = "/etc/containerd/certs.d"
 "#
     )
+}
+
+/// Whether this process may lower an OOM score (CAP_SYS_RESOURCE), which machines inside a sandbox may not.
+pub fn lowers_oom_score() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| has_sys_resource(&status))
+}
+
+fn has_sys_resource(status: &str) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    set.is_some_and(|set| set & (1 << CAP_SYS_RESOURCE) != 0)
 }
 
 /// `hosts.toml` of a registry: the mirror takes its place, the registry itself is never asked.
@@ -95,6 +110,16 @@ pub fn network(pods: Network, mtu: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_right_to_lower_oom_scores_is_read_off_the_effective_capabilities() {
+        assert!(has_sys_resource("CapInh:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(!has_sys_resource(
+            "CapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\n"
+        ));
+        assert!(!has_sys_resource(""));
+        assert!(config("/p", "overlayfs", false).contains("restrict_oom_score_adj = true"));
+    }
 
     #[test]
     fn the_mirror_takes_the_registrys_place() {

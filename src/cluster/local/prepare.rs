@@ -181,7 +181,7 @@ fn write_runtime(
 ) -> Result<(), PrepareError> {
     let plugins = containerd::plugin_folder().ok_or(PrepareError::NoPlugins)?;
     let folder = paths.own_etc("containerd");
-    let config = containerd::config(plugins, "overlayfs");
+    let config = containerd::config(plugins, "overlayfs", containerd::lowers_oom_score());
     files::write_if_changed(&folder.join("config.toml"), config.as_bytes(), 0o644)?;
     // A mirror that is no longer asked for must not stay.
     files::remove(&folder.join("certs.d"))?;
