@@ -118,9 +118,9 @@ for node in lab-control-plane lab-worker lab-worker2; do
     eventually 20 "$skiff" node exec --name "$cluster" "$node" -- curl -sS --max-time 5 http://nginx-demo
     shows '<h1>Welcome to nginx!</h1>'
 done
-run kubectl run asker --image=busybox --restart=Never --command -- sleep 3600
+run kubectl run asker --image=nginx --restart=Never --command -- sleep 3600
 run kubectl wait --for=condition=Ready pod/asker --timeout=60s
-run kubectl exec asker -- wget -q -O - -T 5 http://nginx-demo
+run kubectl exec asker -- curl -sS --max-time 5 http://nginx-demo
 shows '<h1>Welcome to nginx!</h1>'
 
 title "What its reader tries next"

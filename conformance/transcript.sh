@@ -20,7 +20,7 @@ run() {
     steps=$((steps + 1))
     show "$@"
     out=$("$@" 2>&1) || code=$?
-    printf '%s\n' "$out" | cut -c1-400 | head -n 60
+    printf '%s\n' "$out" | cut -c1-400 | sed -n '1,60p'
     [ "$code" = 0 ] || broken "exit code $code"
 }
 

@@ -18,6 +18,8 @@ const TOP: &str = "skiff";
 pub const SYSTEM: &str = "system";
 /// How long killed processes may take to go.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// How often creating begins anew when a parent vanishes: 100 ms in all.
+const CREATE_ATTEMPTS: usize = 50;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -153,16 +155,36 @@ impl Cgroups {
     /// Creates them with their parents, able to take processes and to pass controllers on.
     pub fn create(&self) -> Result<(), CgroupError> {
         for (hierarchy, _) in self.directories() {
-            let mut directory = hierarchy.mount.clone();
-            for part in &self.path {
-                if hierarchy.is_v2() {
-                    pass_controllers_on(&directory);
+            self.create_in(hierarchy)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever removes another node takes empty parents along, perhaps between two steps of this: then it begins anew.
+    fn create_in(&self, hierarchy: &Hierarchy) -> Result<(), CgroupError> {
+        for _ in 1..CREATE_ATTEMPTS {
+            match self.try_create_in(hierarchy) {
+                Err(CgroupError::Create { source, .. })
+                    if source.kind() == std::io::ErrorKind::NotFound =>
+                {
+                    std::thread::sleep(LOOK_AGAIN);
                 }
-                let parent = directory.clone();
-                directory.push(part);
-                create(&directory)?;
-                inherit_cpuset(&parent, &directory);
+                done => return done,
             }
+        }
+        self.try_create_in(hierarchy)
+    }
+
+    fn try_create_in(&self, hierarchy: &Hierarchy) -> Result<(), CgroupError> {
+        let mut directory = hierarchy.mount.clone();
+        for part in &self.path {
+            if hierarchy.is_v2() {
+                pass_controllers_on(&directory);
+            }
+            let parent = directory.clone();
+            directory.push(part);
+            create(&directory)?;
+            inherit_cpuset(&parent, &directory);
         }
         Ok(())
     }

@@ -212,7 +212,7 @@ async fn translate(
         }
     };
     websocket::send(&mut to_client, message(ERROR, &outcome)).await?;
-    websocket::send(&mut to_client, Message::Close(None)).await?;
+    websocket::send(&mut to_client, websocket::normal_close()).await?;
     to_client.close().await.map_err(websocket::to_io)
 }
 

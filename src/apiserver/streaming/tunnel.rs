@@ -94,7 +94,7 @@ async fn tunnel(client: OnUpgrade, backend: OnUpgrade) -> io::Result<()> {
             buffer.reserve(MESSAGE_BYTES);
             let mut limited = (&mut from_backend).take(MESSAGE_BYTES as u64);
             if limited.read_buf(&mut buffer).await? == 0 {
-                return websocket::send(&mut to_client, Message::Close(None)).await;
+                return websocket::send(&mut to_client, websocket::normal_close()).await;
             }
             websocket::send(&mut to_client, Message::Binary(buffer.split().freeze())).await?;
         }

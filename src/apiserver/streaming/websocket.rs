@@ -11,8 +11,9 @@ use http::{Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
 use crate::body::Body;
 
@@ -24,6 +25,14 @@ const BUFFER_BYTES: usize = 32 * 1024;
 const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// The end of a conversation that went well. Clients take a close without a code (1005) for a failure.
+pub(super) fn normal_close() -> Message {
+    Message::Close(Some(CloseFrame {
+        code: CloseCode::Normal,
+        reason: Utf8Bytes::default(),
+    }))
+}
 
 /// Whether the client asks for a WebSocket.
 pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
