@@ -247,44 +247,6 @@ async fn conflicts_have_upstreams_words() {
     );
 }
 
-#[tokio::test]
-async fn a_watch_from_a_forgotten_revision_is_told_so() {
-    let (server, connection) = mk_server().await;
-    assert_eq!(post(&connection, MAPS, map("a").to_string()).await.0, 201);
-    // A server that starts anew remembers no revision before its start's compaction or its window.
-    let folder = server.kill().expect("a dead server");
-    let server = Server::start_in(
-        folder,
-        &[
-            "--controllers=-*".to_owned(),
-            "--disable-scheduler".to_owned(),
-        ],
-    )
-    .await
-    .expect("a server");
-    let connection = server.connect().await;
-    let body = connection
-        .call(
-            Method::GET,
-            &format!("{MAPS}?resourceVersion=0"),
-            &[],
-            Bytes::new(),
-        )
-        .await;
-    body.expect("a list");
-    let path = format!("{MAPS}?watch=1&resourceVersion=99999999999&timeoutSeconds=5");
-    let (status, body) = connection
-        .json(Method::GET, &path, &Value::Null)
-        .await
-        .expect("an answer");
-    let code = body["object"]["code"].as_u64().or(body["code"].as_u64());
-    assert_eq!(
-        code,
-        Some(504),
-        "{status} {body}: a version from the future times out"
-    );
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_and_half_handshakes_do_not_stop_others() {
     let (server, connection) = mk_server().await;

@@ -90,6 +90,9 @@ impl Etcd {
         let pki = self.folder.path().join("pki");
         let file = |name: &str| pki.join(name).display().to_string();
         vec![
+            // Each server has certificates of its own, and would publish its own root for all namespaces.
+            "--controllers=-*".to_owned(),
+            "--disable-scheduler".to_owned(),
             "--store=etcd".to_owned(),
             format!("--etcd-servers=https://127.0.0.1:{}", self.port),
             format!("--etcd-cafile={}", file("etcd/ca.crt")),

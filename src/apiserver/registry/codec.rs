@@ -163,6 +163,17 @@ impl Expected<'_> {
     }
 }
 
+/// The answer to a body that is not even its format; upstream looks for the kind of a JSON body first.
+fn unreadable(kind: &str, media: MediaType, error: &codec::DecodeError, body: &[u8]) -> Status {
+    let error = match media {
+        MediaType::Json => &codec::DecodeError(format!(
+            "couldn't get version/kind; json parse error: {error}"
+        )),
+        _ => error,
+    };
+    codec::bad_request("", "", kind, error, body)
+}
+
 /// Decodes a request's body into an object of the expected type, complete but for defaults.
 pub fn decode_body(
     expected: Expected<'_>,
@@ -173,7 +184,7 @@ pub fn decode_body(
 ) -> Result<Value, Status> {
     let decoded = match parse(media, body) {
         Ok(decoded) => decoded,
-        Err(error) => return Err(codec::bad_request("", "", expected.kind, &error, body)),
+        Err(error) => return Err(unreadable(expected.kind, media, &error, body)),
     };
     fit(expected, decoded, body, validation, warnings)
 }
