@@ -1,4 +1,5 @@
 //! What the tests over real sockets and the benchmark share: a server process and a bare HTTP/2 client.
 
 pub mod connection;
+pub mod containerd;
 pub mod process;

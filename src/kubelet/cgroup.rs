@@ -14,6 +14,9 @@ use crate::resources::{self, Totals};
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
+/// Where the pods of each class are under `kubepods`.
+const CLASSES: [&str; 3] = ["", "/burstable", "/besteffort"];
+
 /// A cgroup could not be made or removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cgroup {path}: {source}")]
@@ -65,10 +68,11 @@ impl Cgroups {
         if self.is_disabled() {
             return String::new();
         }
+        let [guaranteed, burstable, best_effort] = CLASSES;
         let class = match resources::qos_class(pod) {
-            "Guaranteed" => "",
-            "Burstable" => "/burstable",
-            _ => "/besteffort",
+            "Guaranteed" => guaranteed,
+            "Burstable" => burstable,
+            _ => best_effort,
         };
         format!("{}/kubepods{class}/pod{}", self.root, spec::uid(pod))
     }
@@ -99,21 +103,32 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes what is left of a pod's cgroup. Its processes are gone by now.
-    pub fn remove(&self, pod: &Pod) {
-        let parent = self.parent(pod);
-        if parent.is_empty() {
+    /// Removes what is left of the cgroup of the pod `uid`, whatever its class.
+    /// Its processes are gone by now.
+    pub fn remove(&self, uid: &str) {
+        if self.is_disabled() {
             return;
         }
-        match &self.hierarchy {
-            Hierarchy::Unified(mount) => remove(&below(mount, &parent)),
+        let trees = match &self.hierarchy {
+            Hierarchy::Unified(mount) => vec![mount.clone()],
             // The runtime made it in every tree, not only in those with limits.
             Hierarchy::Legacy(mounts) => {
-                let trees = mounts.first().and_then(|(_, mount)| mount.parent());
-                let trees = trees.and_then(|folder| fs::read_dir(folder).ok());
-                for tree in trees.into_iter().flatten().flatten() {
-                    remove(&below(&tree.path(), &parent));
-                }
+                let folder = mounts.first().and_then(|(_, mount)| mount.parent());
+                let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+                entries
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .map(|entry| entry.path())
+                    .collect()
+            }
+        };
+        for tree in trees {
+            for class in CLASSES {
+                remove(&below(
+                    &tree,
+                    &format!("{}/kubepods{class}/pod{uid}", self.root),
+                ));
             }
         }
     }

@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apimachinery::quantity::Quantity;
+
 /// The version a node shows.
 pub const KUBELET_VERSION: &str = "v1.37.0";
 
@@ -93,7 +95,34 @@ pub struct KubeletConfig {
     pub node_lease_duration: Duration,
 }
 
+/// An eviction threshold that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid eviction threshold {0:?}")]
+pub struct InvalidThreshold(String);
+
 impl KubeletConfig {
+    /// Takes one threshold of `--eviction-hard`, such as `memory.available<100Mi`
+    /// or `nodefs.available<10%`. Signals that this kubelet does not look at are
+    /// accepted and have no effect.
+    pub fn set_eviction_hard(&mut self, threshold: &str) -> Result<(), InvalidThreshold> {
+        let invalid = || InvalidThreshold(threshold.to_owned());
+        let (signal, value) = threshold.split_once('<').ok_or_else(invalid)?;
+        let percent = |value: &str| value.strip_suffix('%').and_then(|value| value.parse().ok());
+        match signal {
+            "memory.available" => {
+                let amount = value.parse::<Quantity>().map_err(|_| invalid())?;
+                self.eviction_memory_available =
+                    u64::try_from(amount.value()).map_err(|_| invalid())?;
+            }
+            "nodefs.available" => {
+                self.eviction_disk_available_percent = percent(value).ok_or_else(invalid)?;
+            }
+            "nodefs.inodesFree" | "imagefs.available" | "imagefs.inodesFree" | "pid.available" => {}
+            _ => return Err(invalid()),
+        }
+        Ok(())
+    }
+
     /// Upstream's defaults for a node of this name.
     pub fn new(node_name: impl Into<String>) -> Self {
         Self {
@@ -130,6 +159,36 @@ impl KubeletConfig {
             node_status_update_frequency: Duration::from_secs(10),
             node_status_report_frequency: Duration::from_secs(300),
             node_lease_duration: Duration::from_secs(40),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eviction_thresholds_are_amounts_or_percentages() {
+        let mut config = KubeletConfig::new("n");
+        config
+            .set_eviction_hard("memory.available<1Gi")
+            .expect("understood");
+        config
+            .set_eviction_hard("nodefs.available<0%")
+            .expect("understood");
+        config
+            .set_eviction_hard("imagefs.available<15%")
+            .expect("accepted");
+        assert_eq!(config.eviction_memory_available, 1 << 30);
+        assert_eq!(config.eviction_disk_available_percent, 0);
+        for bad in [
+            "",
+            "memory.available",
+            "memory.available<x",
+            "foo<1%",
+            "nodefs.available<1Gi",
+        ] {
+            assert!(config.set_eviction_hard(bad).is_err(), "{bad}");
         }
     }
 }

@@ -19,6 +19,9 @@ mod clock;
 mod config;
 mod create;
 pub mod cri;
+#[cfg(test)]
+mod cri_tests;
+mod file_watch;
 mod handlers;
 mod housekeeping;
 mod images;
@@ -34,6 +37,7 @@ mod pods;
 mod probes;
 mod resources;
 mod server;
+mod static_pods;
 mod text;
 mod volumes;
 
@@ -124,10 +128,18 @@ pub async fn run(
         let selector = Selectors::fields(format!("spec.nodeName={}", config.node_name));
         let informer = factory.informer::<Pod>(&api::r::PODS, "", selector);
         let (orphans, adopted) = mpsc::channel(pods::ORPHAN_QUEUE);
-        informer.wait_synced().await;
+        let (manifests, read) = mpsc::channel(1);
+        let folder = config.static_pod_path.clone();
+        let statics = async {
+            // Without a folder the sender is dropped and nothing ever comes.
+            if let Some(folder) = folder {
+                static_pods::run(&folder, &config.node_name, manifests, shutdown.clone()).await;
+            }
+        };
         let pleg = pleg::Pleg::new(runtime.clone(), board.clone(), orphans);
         tokio::join!(
-            pods::Pods::new(shared, board.clone(), informer).run(adopted, shutdown.clone()),
+            pods::Pods::new(shared, board.clone(), informer).run(adopted, read, shutdown.clone()),
+            statics,
             pleg.run(shutdown.clone()),
             housekeeping::run(&runtime, &config, shutdown.clone()),
         );

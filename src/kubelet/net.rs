@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -14,8 +14,6 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Bytes of an answer that are kept (upstream's `maxRespBodyLength`).
-const MAX_BODY: usize = 10 * 1024;
 /// Redirects on the same host that are followed, as Go's client does.
 const MAX_REDIRECTS: usize = 10;
 
@@ -24,8 +22,6 @@ const MAX_REDIRECTS: usize = 10;
 pub struct Answer {
     /// Its status.
     pub status: StatusCode,
-    /// The beginning of its body.
-    pub body: String,
     /// It pointed to another host and was not followed.
     pub redirected_away: bool,
 }
@@ -143,11 +139,9 @@ where
         let location = location
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
-        let body = read_some(response.into_body()).await;
         Ok((
             Answer {
                 status,
-                body,
                 redirected_away: false,
             },
             location,
@@ -167,20 +161,6 @@ fn describe(error: hyper::Error) -> String {
     } else {
         error.to_string()
     }
-}
-
-async fn read_some(mut body: hyper::body::Incoming) -> String {
-    let mut bytes = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Ok(data) = frame.into_data() {
-            bytes.extend_from_slice(&data);
-        }
-        if bytes.len() >= MAX_BODY {
-            bytes.truncate(MAX_BODY);
-            break;
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn unverified() -> Arc<ClientConfig> {

@@ -120,6 +120,38 @@ pub fn linux_resources(
     }
 }
 
+/// The part of a container's resources that can change while it runs (KEP-1287).
+pub fn resizable(pod: &Pod, container: &Container) -> v1::LinuxContainerResources {
+    let whole = linux_resources(pod, container, 1);
+    v1::LinuxContainerResources {
+        cpu_period: whole.cpu_period,
+        // Zero means "as it is" to the runtime; no limit is -1.
+        cpu_quota: if whole.cpu_quota == 0 {
+            -1
+        } else {
+            whole.cpu_quota
+        },
+        cpu_shares: whole.cpu_shares,
+        memory_limit_in_bytes: whole.memory_limit_in_bytes,
+        ..Default::default()
+    }
+}
+
+/// Which of CPU and memory differ between what a container has and is to have.
+pub fn resized(
+    has: &ResourceRequirements,
+    wants: Option<&ResourceRequirements>,
+) -> Vec<&'static str> {
+    let differs = |name: &&'static str| {
+        request(Some(has), name) != request(wants, name)
+            || limit(Some(has), name) != limit(wants, name)
+    };
+    ["cpu", "memory"]
+        .into_iter()
+        .filter(|name| differs(name))
+        .collect()
+}
+
 fn hugepages(resources: Option<&ResourceRequirements>) -> Vec<v1::HugepageLimit> {
     let limits = resources.and_then(|resources| resources.limits.as_ref());
     let names = limits.into_iter().flat_map(BTreeMap::keys);
@@ -309,6 +341,26 @@ mod tests {
                 "{resources}"
             );
         }
+    }
+
+    #[test]
+    fn a_resize_is_what_differs_in_amount_not_in_spelling() {
+        let has: ResourceRequirements =
+            serde_json::from_value(json!({"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}))
+                .expect("resources");
+        let check = |wants: Value, expected: &[&str]| {
+            let wants = serde_json::from_value(wants).expect("resources");
+            assert_eq!(resized(&has, Some(&wants)), expected);
+        };
+        check(
+            json!({"requests": {"cpu": "1000m"}, "limits": {"memory": "1024Mi"}}),
+            &[],
+        );
+        check(
+            json!({"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}),
+            &["cpu"],
+        );
+        check(json!({"requests": {"cpu": "1"}}), &["memory"]);
     }
 
     #[test]

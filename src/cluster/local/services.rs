@@ -75,7 +75,10 @@ fn kubelet(node: &NodeState, reachable: &Condition) -> Service {
         .argument(format!("--resolv-conf={UPSTREAM_RESOLV_CONF}"))
         .argument(format!("--client-ca-file={PKI}/ca.crt"))
         .argument("--tls-cert-file=/var/lib/kubelet/pki/kubelet.crt")
-        .argument("--tls-private-key-file=/var/lib/kubelet/pki/kubelet.key");
+        .argument("--tls-private-key-file=/var/lib/kubelet/pki/kubelet.key")
+        // The disk is the machine's, shared with all else on it: how full it is says nothing of the node (as in kind).
+        .argument("--eviction-hard=nodefs.available<0%")
+        .argument("--image-gc-high-threshold=100");
     if node.control_plane {
         kubelet = kubelet.argument(format!("--register-with-taints={CONTROL_PLANE_TAINT}"));
     }

@@ -105,7 +105,8 @@ impl Renewer {
     }
 
     fn filled(&self, mut lease: Value) -> Value {
-        if meta::owner_references(&lease).next().is_none() {
+        // A lease of a Node that was deleted and made anew would be collected with the old one.
+        if !meta::owner_references(&lease).any(|owner| owner.uid == self.node_uid) {
             lease["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": "v1", "kind": "Node", "name": self.node_name, "uid": self.node_uid,
             }]);

@@ -38,6 +38,13 @@ impl Admitted {
         Ok(())
     }
 
+    /// Notes that an admitted pod takes something else now.
+    pub fn take(&self, uid: &str, taken: Taken) {
+        if let Some(known) = self.0.lock().get_mut(uid) {
+            *known = taken;
+        }
+    }
+
     /// Gives back what a pod took.
     pub fn release(&self, uid: &str) {
         self.0.lock().remove(uid);
@@ -117,6 +124,7 @@ fn rejected(reason: &str, message: &str) -> Verdict {
         reason: reason.to_owned(),
         message: format!("Pod was rejected: {message}"),
         disruption: None,
+        rejected: true,
     }
 }
 

@@ -30,11 +30,6 @@ impl BackOff {
         (until > now).then_some(until)
     }
 
-    /// When the next try may start, counted from the last failure.
-    pub fn until_since_update(&self, now: Nanos) -> Option<Nanos> {
-        self.until(self.updated, now)
-    }
-
     /// Counts one more failure, which happened at `event`.
     pub fn fail(&mut self, event: Nanos, now: Nanos) {
         self.delay = if self.delay == 0 || self.expired(event) {
@@ -67,9 +62,7 @@ mod tests {
         for _ in 0..7 {
             back_off.fail(now, now);
             seen.push(back_off.delay() / SECOND);
-            now = back_off
-                .until_since_update(now)
-                .expect("a failure is waited for");
+            now = back_off.until(now, now).expect("a failure is waited for");
         }
         assert_eq!(seen, [10, 20, 40, 80, 160, 300, 300]);
     }

@@ -18,8 +18,12 @@ pub struct Inbox {
     pub pod: Option<Arc<Pod>>,
     /// The API no longer has it.
     pub gone: bool,
+    /// The newest state of its mirror, or that there is none.
+    pub mirror: Option<Option<Arc<Pod>>>,
     /// Its sandboxes or containers changed.
     pub runtime: bool,
+    /// The pod network became ready, or ceased to be.
+    pub network: bool,
     /// A ConfigMap or Secret it refers to changed.
     pub objects: bool,
     /// The newest report of each probe.

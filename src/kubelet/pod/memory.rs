@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::back_off::BackOff;
 use super::view::Nanos;
-use crate::k8s::PodStatus;
+use crate::k8s::{PodStatus, ResourceRequirements};
 
 /// A pod's memory. Written by the pod's worker alone.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct Verdict {
     pub message: String,
     /// Reason and message of a DisruptionTarget condition, when the kubelet ends the pod.
     pub disruption: Option<(String, String)>,
+    /// The node did not take the pod, so nothing of it ever ran.
+    pub rejected: bool,
 }
 
 /// What is remembered of one container.
@@ -49,6 +51,10 @@ pub struct ContainerMemory {
     pub pull_error: Option<(Nanos, String)>,
     /// What its probes say of the instance they ran in.
     pub probes: ProbeState,
+    /// The instance and the resources it was last given.
+    pub given: Option<(String, ResourceRequirements)>,
+    /// The resources of the instance that is being started.
+    pub starting_with: ResourceRequirements,
 }
 
 /// The `waiting` state of a container.
@@ -94,6 +100,12 @@ impl Memory {
         self.containers
             .get_mut(name)
             .expect("it was inserted above if it was missing")
+    }
+
+    /// The resources the instance `id` of `name` has, where that is known.
+    pub fn given(&self, name: &str, id: &str) -> Option<&ResourceRequirements> {
+        let (of, given) = self.containers.get(name)?.given.as_ref()?;
+        (of == id).then_some(given)
     }
 
     /// The probes' standing of the instance `id` of `name`.

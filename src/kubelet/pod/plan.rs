@@ -10,6 +10,7 @@ use super::memory::{Memory, Waiting};
 use super::spec::{self, Kind, Slot};
 use super::view::{ContainerView, Nanos, PodView, SandboxView, State};
 use crate::k8s::Pod;
+use crate::resources;
 
 /// What is looked at.
 pub struct Input<'a> {
@@ -48,6 +49,13 @@ pub enum Action {
         replaces: Option<String>,
         /// When the instance before ended, if it did: a crash to count.
         crashed_at: Option<Nanos>,
+    },
+    /// Give a running container other resources.
+    Resize {
+        /// Runtime id.
+        id: String,
+        /// Its name.
+        name: String,
     },
     /// Kill a container.
     Kill {
@@ -273,7 +281,8 @@ fn plan_regular(
         return true;
     };
     if container.is_running() {
-        let killed = kill_if_unfit(input, slot, container, plan);
+        let killed =
+            kill_if_unfit(input, slot, container, plan) || resize(input, slot, container, plan);
         // One that is killed and not restarted leaves the pod by itself.
         return !killed || restarts(input.pod, slot, container);
     }
@@ -318,6 +327,37 @@ fn kill_if_unfit(
         grace_seconds,
     });
     true
+}
+
+/// Resizes a running container whose resources changed; says whether that kills
+/// it, as its resizePolicy may want (KEP-1287).
+fn resize(input: &Input<'_>, slot: &Slot<'_>, container: &ContainerView, plan: &mut Plan) -> bool {
+    let name = slot.name();
+    let Some(has) = input.memory.given(name, &container.id) else {
+        return false;
+    };
+    let changed = resources::resized(has, slot.container.resources.as_ref());
+    if changed.is_empty() {
+        return false;
+    }
+    let mut policies = slot.container.resize_policy.iter().flatten();
+    let restarts = policies.any(|policy| {
+        policy.restart_policy == "RestartContainer"
+            && changed.contains(&policy.resource_name.as_str())
+    });
+    let (id, name) = (container.id.clone(), name.to_owned());
+    plan.actions.push(if restarts {
+        let message = format!("Container {name} resize requires restart");
+        Action::Kill {
+            id,
+            name,
+            message,
+            grace_seconds: None,
+        }
+    } else {
+        Action::Resize { id, name }
+    });
+    restarts
 }
 
 /// Starts a container unless it is backing off.

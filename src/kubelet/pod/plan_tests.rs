@@ -93,6 +93,7 @@ fn brief(plan: &Plan) -> Vec<String> {
             Some(id) => format!("start {name} {restart_count} for {id}"),
         },
         Action::Kill { id, .. } => format!("kill {id}"),
+        Action::Resize { id, .. } => format!("resize {id}"),
     });
     actions
         .chain(plan.finished.then(|| "finished".to_owned()))
@@ -391,4 +392,32 @@ fn a_failed_sandbox_is_tried_again_later() {
     memory.sandbox_retry_at = NOW + SECOND;
     let plan = run(&one("Always"), &PodView::default(), &memory);
     assert_eq!((brief(&plan).len(), plan.wake_at), (0, Some(NOW + SECOND)));
+}
+
+#[test]
+fn changed_resources_are_given_or_the_container_restarts_as_its_policy_says() {
+    let mk = |cpu: &str, policy: &str| {
+        mk_pod(json!({"containers": [{
+            "name": "c", "resources": {"requests": {"cpu": cpu}},
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}],
+        }]}))
+    };
+    let cases: [(&str, &str, &[&str]); 3] = [
+        ("1000m", "NotRequired", &[]),
+        ("2", "NotRequired", &["resize c-0"]),
+        ("2", "RestartContainer", &["kill c-0"]),
+    ];
+    for (cpu, policy, expected) in cases {
+        let pod = mk(cpu, policy);
+        let running = mk_container(&pod, "c", 0, State::Running);
+        let mut memory = Memory::default();
+        let has = serde_json::from_value(json!({"requests": {"cpu": "1"}})).expect("resources");
+        memory.container("c").given = Some((running.id.clone(), has));
+        let view = mk_view(vec![mk_sandbox(0, true)], vec![running]);
+        assert_eq!(
+            brief(&run(&pod, &view, &memory)),
+            expected,
+            "{cpu} {policy}"
+        );
+    }
 }

@@ -41,6 +41,14 @@ pub struct Input<'a> {
 
 /// Computes the status.
 pub fn status(input: &Input<'_>) -> PodStatus {
+    if let Some(verdict) = input
+        .memory
+        .verdict
+        .as_ref()
+        .filter(|verdict| verdict.rejected)
+    {
+        return rejected(input, verdict);
+    }
     let slots = spec::slots(input.pod);
     let of = |kinds: &[Kind]| -> Vec<ContainerStatus> {
         let wanted = slots.iter().filter(|slot| kinds.contains(&slot.kind));
@@ -88,6 +96,25 @@ pub fn status(input: &Input<'_>) -> PodStatus {
     };
     status.conditions = Some(conditions::conditions(input, &status));
     status
+}
+
+/// Of a pod that the node did not take, the API is told that and nothing else
+/// (upstream's `rejectPod`).
+fn rejected(input: &Input<'_>, verdict: &Verdict) -> PodStatus {
+    PodStatus {
+        start_time: input
+            .previous
+            .start_time
+            .clone()
+            .or_else(|| Some(time(input.now))),
+        qos_class: Some(crate::resources::qos_class(input.pod).to_owned()),
+        observed_generation: input.pod.metadata.generation,
+        phase: Some("Failed".to_owned()),
+        reason: Some(verdict.reason.clone()),
+        message: Some(verdict.message.clone()),
+        conditions: input.previous.conditions.clone(),
+        ..PodStatus::default()
+    }
 }
 
 /// Nanoseconds as the API's time, which has whole seconds.
@@ -153,7 +180,13 @@ fn container_status(input: &Input<'_>, slot: &Slot<'_>) -> ContainerStatus {
         ready,
         started: (slot.kind != Kind::Ephemeral).then_some(started),
         allocated_resources: requests(&slot.container),
-        resources: Some(resources(&slot.container)),
+        resources: Some(
+            input
+                .memory
+                .given(name, &latest.id)
+                .cloned()
+                .unwrap_or_else(|| resources(&slot.container)),
+        ),
         user: latest.user.as_ref().map(|user| ContainerUser {
             linux: Some(LinuxContainerUser {
                 uid: user.uid,

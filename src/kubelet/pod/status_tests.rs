@@ -303,8 +303,14 @@ fn a_verdict_fails_the_pod_with_its_reason() {
         reason: "OutOfcpu".to_owned(),
         message: "Pod was rejected".to_owned(),
         disruption: None,
+        rejected: true,
     });
     let status = case.status();
+    assert_eq!(
+        status.get("containerStatuses"),
+        None,
+        "nothing of it ever ran"
+    );
     assert_eq!(
         (&status["phase"], &status["reason"]),
         (&json!("Failed"), &json!("OutOfcpu"))

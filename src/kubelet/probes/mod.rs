@@ -8,7 +8,6 @@ mod check;
 mod grpc;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -16,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::cri::Runtime;
 use crate::handlers::seconds;
-use crate::k8s::{Container, Pod, Probe};
+use crate::k8s::{Container, Probe};
 use crate::pod::reporter::Reporter;
 use crate::pod::spec::Slot;
 use check::Outcome;
@@ -69,8 +68,6 @@ pub struct Report {
 /// What a probe runs with.
 #[derive(Clone)]
 pub struct Subject {
-    /// The pod; its addresses come apart, since its object may be older.
-    pub pod: Arc<Pod>,
     /// The container.
     pub container: Container,
     /// The instance.

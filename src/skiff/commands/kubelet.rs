@@ -87,6 +87,9 @@ pub struct Kubelet {
     /// The percent of disk usage before which image garbage collection is never run.
     #[arg(long)]
     image_gc_low_threshold: Option<u64>,
+    /// A set of eviction thresholds (e.g. memory.available<1Gi) under which the node is under pressure.
+    #[arg(long, value_delimiter = ',')]
+    eviction_hard: Vec<String>,
     /// How often the node's state is looked at.
     #[arg(long, value_parser = flags::duration)]
     node_status_update_frequency: Option<Duration>,
@@ -122,12 +125,13 @@ impl Kubelet {
             serialize_image_pulls,
             image_gc_high_threshold,
             image_gc_low_threshold,
+            eviction_hard,
             node_status_update_frequency,
             common,
         } = self;
         let default =
             KubeletConfig::new(hostname_override.unwrap_or_else(cluster::process::host_name));
-        let config = KubeletConfig {
+        let mut config = KubeletConfig {
             node_ips: node_ip,
             cri_socket: container_runtime_endpoint.unwrap_or(default.cri_socket),
             address: address.unwrap_or(default.address),
@@ -157,6 +161,9 @@ impl Kubelet {
                 .unwrap_or(default.node_status_update_frequency),
             ..default
         };
+        for threshold in &eviction_hard {
+            config.set_eviction_hard(threshold)?;
+        }
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kubelet")?;
             Ok(kubelet::run(client, config, shutdown).await?)

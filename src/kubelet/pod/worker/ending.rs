@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use client::options::DeleteOptions;
 
+use super::mirror::delete_mirror;
 use super::{Busy, Done, Worker};
 use crate::pod::kill::{self, PodJob};
 use crate::pod::spec;
@@ -63,7 +64,7 @@ impl Worker {
                 }
             }
             let released = volumes::release(&shared.paths(&pod));
-            shared.cgroups.remove(&pod);
+            shared.cgroups.remove(spec::uid(&pod));
             Done::Clean(released.map_err(|error| error.to_string()))
         });
     }
@@ -120,9 +121,14 @@ impl Worker {
             return;
         }
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
-        let view = self.view.clone();
+        let (view, mirror) = (self.view.clone(), self.mirror.clone());
         self.begin(Busy::Remove, async move {
             let runtime = &shared.runtime;
+            if let Some(mirror) = mirror {
+                if let Err(error) = delete_mirror(&shared.client, &mirror).await {
+                    return Done::Remove(Err(error.to_string()));
+                }
+            }
             for container in &view.containers {
                 if let Err(error) = runtime.remove_container(&container.id).await {
                     return Done::Remove(Err(error.to_string()));
@@ -137,7 +143,7 @@ impl Worker {
             let paths = shared.paths(&pod);
             let result = volumes::tear_down(&paths).map_err(|error| error.to_string());
             let _ = std::fs::remove_dir_all(paths.logs());
-            shared.cgroups.remove(&pod);
+            shared.cgroups.remove(spec::uid(&pod));
             Done::Remove(result)
         });
     }

@@ -9,8 +9,11 @@
 //! **Invariant:** only this task writes the pod's memory, view and stage.
 
 mod ending;
+mod mirror;
 mod report;
 mod running;
+
+pub use mirror::delete_mirror;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +35,7 @@ use super::start::StartError;
 use super::view::{Nanos, PodView};
 use crate::clock;
 use crate::cri::CriError;
-use crate::k8s::{Pod, PodStatus};
+use crate::k8s::{Pod, PodStatus, ResourceRequirements};
 use crate::probes::{Probes, Purpose, Report};
 use crate::volumes::{Ready, VolumeError};
 use report::Reported;
@@ -55,6 +58,8 @@ enum Busy {
     Delete,
     Remove,
     Collect,
+    Mirror,
+    Resize(String),
 }
 
 /// How an operation ended.
@@ -75,6 +80,13 @@ enum Done {
     Status(Reported),
     Delete(Result<(), client::ClientError>),
     Remove(Result<(), String>),
+    Mirror(Result<Pod, client::ClientError>),
+    Resize {
+        name: String,
+        id: String,
+        given: ResourceRequirements,
+        result: Result<(), String>,
+    },
     Collect,
     /// The pod is to stop, so what was being made is not wanted any more.
     Cancelled,
@@ -86,6 +98,8 @@ pub struct Worker {
     mailbox: Mailbox,
     pod: Arc<Pod>,
     exists: bool,
+    /// Of a static pod: what shows it in the API.
+    mirror: Option<Arc<Pod>>,
     stage: Stage,
     view: PodView,
     view_stale: bool,
@@ -127,6 +141,7 @@ impl Worker {
             mailbox,
             pod,
             exists,
+            mirror: None,
             stage: Stage::Admitting,
             view: PodView::default(),
             view_stale: true,
@@ -182,7 +197,13 @@ impl Worker {
             self.take_pod(pod);
         }
         self.exists &= !inbox.gone;
+        if let Some(mirror) = inbox.mirror {
+            self.take_mirror(mirror);
+        }
         self.view_stale |= inbox.runtime || inbox.hook_of.is_some();
+        if inbox.network {
+            self.memory.sandbox_retry_at = 0;
+        }
         if inbox.objects {
             self.volumes_stale = true;
             self.volumes_retry_at = 0;
@@ -271,8 +292,13 @@ impl Worker {
                 .last();
             let ready = before.is_some_and(|before| before.ready);
             let started = before.is_some_and(|before| before.started == Some(true));
+            let given = before.and_then(|before| before.resources.clone());
             let id = container.id.clone();
-            let probes = &mut self.memory.container(slot.name()).probes;
+            let memory = self.memory.container(slot.name());
+            if memory.given.as_ref().is_none_or(|(of, _)| *of != id) {
+                memory.given = given.map(|given| (id.clone(), given));
+            }
+            let probes = &mut memory.probes;
             if probes.container_id != id {
                 *probes = ProbeState {
                     container_id: id,
@@ -335,7 +361,10 @@ impl Worker {
 
     fn take(&mut self, done: Done) {
         // Every operation on the runtime is followed by a look at it.
-        self.view_stale |= !matches!(done, Done::Volumes(_) | Done::Status(_) | Done::Delete(_));
+        self.view_stale |= !matches!(
+            done,
+            Done::Volumes(_) | Done::Status(_) | Done::Delete(_) | Done::Mirror(_)
+        );
         match done {
             Done::Volumes(result) => self.volumes_done(result),
             Done::Sandbox(result) => self.sandbox_done(result),
@@ -357,6 +386,13 @@ impl Worker {
             Done::Status(reported) => self.status_done(reported),
             Done::Delete(result) => self.delete_done(result),
             Done::Remove(result) => self.remove_done(result),
+            Done::Mirror(result) => self.mirror_done(result),
+            Done::Resize {
+                name,
+                id,
+                given,
+                result,
+            } => self.resize_done(&name, id, given, result),
             Done::Kill { .. }
             | Done::KillPod(Ok(()))
             | Done::StopSandboxes(Ok(()))

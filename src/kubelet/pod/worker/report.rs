@@ -13,6 +13,7 @@ use crate::pod::plan;
 use crate::pod::spec;
 use crate::pod::stage::Stage;
 use crate::pod::status::{self, Input};
+use crate::static_pods;
 
 /// What the API is known to have.
 pub(super) struct Known {
@@ -115,15 +116,19 @@ impl Worker {
         if silent || !self.exists || self.is_busy(&Busy::Status) || !self.may_retry() {
             return;
         }
+        if static_pods::is_static(&self.pod) && !self.has_mirror() {
+            return;
+        }
         let wanted = json(&status);
         if self.api.has(&wanted) {
             return;
         }
-        let uid = spec::uid(&self.pod);
+        let target = self.mirror.clone().unwrap_or_else(|| self.pod.clone());
+        let uid = spec::uid(&target);
         let Some(patch) = crate::patch::pod_status(uid, &json(self.api.status()), &wanted) else {
             return;
         };
-        let (client, pod) = (self.shared.client.clone(), self.pod.clone());
+        let (client, pod) = (self.shared.client.clone(), target);
         self.begin(Busy::Status, async move {
             let (namespace, name) = (spec::namespace(&pod), spec::name(&pod));
             let (patch, options) = (Patch::Strategic(patch), WriteOptions::default());

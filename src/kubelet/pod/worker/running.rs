@@ -8,6 +8,7 @@ use super::{Busy, Done, Worker};
 use crate::clock;
 use crate::create::fields::Addresses;
 use crate::images::ImageError;
+use crate::k8s::ResourceRequirements;
 use crate::pod::admission;
 use crate::pod::back_off::SECOND;
 use crate::pod::kill;
@@ -18,6 +19,8 @@ use crate::pod::spec::{self, Kind};
 use crate::pod::start::{self, StartError};
 use crate::pod::view::Nanos;
 use crate::probes::{Purpose, Subject};
+use crate::resources;
+use crate::static_pods;
 use crate::text;
 use crate::volumes::{self, Ready, VolumeError};
 
@@ -43,16 +46,18 @@ impl Worker {
         if self.facts.admitted || !self.exists || spec::is_deleting(&self.pod) {
             return;
         }
-        let pod = &self.pod;
-        let uid = spec::uid(pod).to_owned();
+        let pod = self.pod.clone();
+        let node = self.shared.node.node();
+        if node.metadata.name.is_none() && !static_pods::is_static(&pod) {
+            // Without labels and capacity nothing can be judged.
+            return self.retry_later();
+        }
         // A pod that this node took before is not judged again.
-        let taken_before = !self.view.is_empty() || spec::is_terminal(pod);
-        let verdict = self.shared.admitted.admit(
-            &uid,
-            taken_before,
-            |others| admission::admit(pod, &self.shared.node.node(), others),
-            || admission::Taken::of(pod),
-        );
+        let taken_before = !self.view.is_empty() || spec::is_terminal(&pod);
+        let judge = |others: &_| admission::admit(&pod, &node, others);
+        let taken = || admission::Taken::of(&pod);
+        let admitted = &self.shared.admitted;
+        let verdict = admitted.admit(spec::uid(&pod), taken_before, judge, taken);
         match verdict {
             Ok(()) => self.facts.admitted = true,
             Err(verdict) => {
@@ -122,6 +127,7 @@ impl Worker {
             reason: "DeadlineExceeded".to_owned(),
             message: message.to_owned(),
             disruption: None,
+            rejected: false,
         });
     }
 
@@ -152,6 +158,7 @@ impl Worker {
             } => {
                 self.begin_start(name, restart_count, replaces, crashed_at);
             }
+            Action::Resize { id, name } => self.begin_resize(id, &name),
             Action::Kill {
                 id,
                 name: _,
@@ -194,7 +201,12 @@ impl Worker {
         if let Some(at) = crashed_at {
             self.memory.container(&name).crash.fail(at, clock::now());
         }
-        let slot = spec::slot(&self.pod, &name);
+        let pod = self.pod.clone();
+        let slot = spec::slot(&pod, &name);
+        let resources = slot
+            .as_ref()
+            .and_then(|slot| slot.container.resources.clone());
+        self.memory.container(&name).starting_with = resources.unwrap_or_default();
         let target = slot.as_ref().and_then(|slot| slot.target);
         let target = target.and_then(|target| self.view.latest_in(&sandbox.id, target));
         let (mailbox, hooked) = (self.mailbox.clone(), name.clone());
@@ -221,6 +233,60 @@ impl Worker {
                 result: start::start(job).await,
             }
         });
+    }
+
+    fn begin_resize(&mut self, id: String, name: &str) {
+        let busy = Busy::Resize(id.clone());
+        let Some(slot) = spec::slot(&self.pod, name).filter(|_| !self.is_busy(&busy)) else {
+            return;
+        };
+        if !self.may_retry() {
+            return;
+        }
+        let given = slot.container.resources.clone().unwrap_or_default();
+        let linux = resources::resizable(&self.pod, &slot.container);
+        let (shared, pod, name) = (self.shared.clone(), self.pod.clone(), name.to_owned());
+        self.begin(busy, async move {
+            // The pod's own limits first: what grows must fit, and what shrinks is checked by the kernel.
+            let result = match shared.cgroups.ensure(&pod) {
+                Ok(()) => shared
+                    .runtime
+                    .update_resources(&id, linux)
+                    .await
+                    .map_err(|e| e.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            Done::Resize {
+                name,
+                id,
+                given,
+                result,
+            }
+        });
+    }
+
+    pub(super) fn resize_done(
+        &mut self,
+        name: &str,
+        id: String,
+        given: ResourceRequirements,
+        result: Result<(), String>,
+    ) {
+        match result {
+            Ok(()) => {
+                self.memory.container(name).given = Some((id, given));
+                self.shared
+                    .admitted
+                    .take(spec::uid(&self.pod), admission::Taken::of(&self.pod));
+            }
+            Err(error) => {
+                self.reporter.warning(
+                    "ResizeError",
+                    format!("Error resizing container {name}: {error}"),
+                );
+                self.retry_later();
+            }
+        }
     }
 
     fn begin_kill(&mut self, id: String, message: Option<String>, grace_seconds: Option<i64>) {
@@ -277,6 +343,7 @@ impl Worker {
                 memory.waiting = None;
                 memory.pull_error = None;
                 memory.retry_at = 0;
+                memory.given = Some((id.clone(), memory.starting_with.clone()));
                 if memory.probes.container_id == id {
                     memory.probes.post_start_pending = false;
                 }
@@ -455,7 +522,6 @@ impl Worker {
                 false => &[Purpose::Liveness, Purpose::Readiness],
             };
             let made = || Subject {
-                pod: self.pod.clone(),
                 container: slot.container.clone().into_owned(),
                 container_id: container.id.clone(),
                 pod_ip: pod_ip.clone(),

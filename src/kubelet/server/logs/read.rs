@@ -2,19 +2,18 @@
 //! while it is followed. A rotated log is read to its end and then the new one.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::AddWatchFlags;
 use tokio::fs::File;
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 use tokio::sync::mpsc::Sender;
 
 use super::{Ended, entry};
+use crate::file_watch::FolderWatch;
 use crate::k8s::Timestamp;
 use crate::pod::view::Nanos;
 
@@ -87,7 +86,7 @@ struct Reader {
 
 impl Reader {
     async fn run(&mut self) -> Result<(), Stop> {
-        let changes = Changes::of(&self.path)?;
+        let changes = watch(&self.path)?;
         let mut file = self.open(&changes).await?;
         let start = match self.options.tail {
             Some(lines) => tail_start(&mut file, lines).await?,
@@ -108,7 +107,7 @@ impl Reader {
             }
             tokio::select! {
                 biased;
-                changed = changes.next() => changed?,
+                changed = changes.changed() => changed?,
                 () = self.ended.wait() => {
                     self.drain(&mut file, &mut pending).await?;
                     return self.finish(&pending).await;
@@ -119,14 +118,14 @@ impl Reader {
     }
 
     /// Opens the log; waits a little for one that is followed and not there yet.
-    async fn open(&self, changes: &Changes) -> io::Result<File> {
+    async fn open(&self, changes: &FolderWatch) -> io::Result<File> {
         let appeared = async {
             loop {
                 match File::open(&self.path).await {
                     Err(error)
                         if error.kind() == io::ErrorKind::NotFound && self.options.follow =>
                     {
-                        changes.next().await?;
+                        changes.changed().await?;
                     }
                     other => return other,
                 }
@@ -258,39 +257,9 @@ async fn tail_start(file: &mut File, lines: usize) -> io::Result<u64> {
 }
 
 /// Changes of a log: writing to it, and a new file under its name.
-struct Changes(AsyncFd<Watch>);
-
-struct Watch(Inotify);
-
-impl AsRawFd for Watch {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl Changes {
-    fn of(path: &Path) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let folder = path.parent().unwrap_or(path);
-        let flags =
-            AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-        inotify.add_watch(folder, flags)?;
-        Ok(Self(AsyncFd::new(Watch(inotify))?))
-    }
-
-    /// Waits for the next change of anything in the log's folder. Cancel-safe.
-    async fn next(&self) -> io::Result<()> {
-        let mut ready = self.0.readable().await?;
-        while self
-            .0
-            .get_ref()
-            .0
-            .read_events()
-            .is_ok_and(|events| !events.is_empty())
-        {}
-        ready.clear_ready();
-        Ok(())
-    }
+fn watch(log: &Path) -> io::Result<FolderWatch> {
+    let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
+    FolderWatch::new(log.parent().unwrap_or(log), flags)
 }
 
 #[cfg(test)]
