@@ -39,7 +39,9 @@ pub struct Containerd {
 impl Containerd {
     /// Starts one, and waits until it has the image.
     pub fn start() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("skiff-cri").tempdir_in("/tmp")?;
+        let folder = tempfile::Builder::new()
+            .prefix("skiff-cri")
+            .tempdir_in("/tmp")?;
         let path = folder.path();
         fs::write(path.join("config.toml"), configuration(path))?;
         let log = fs::File::create(path.join("log"))?;
@@ -70,7 +72,10 @@ impl Containerd {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ctr");
-        command.arg("--address").arg(self.socket()).args(["-n", "k8s.io"]);
+        command
+            .arg("--address")
+            .arg(self.socket())
+            .args(["-n", "k8s.io"]);
         command.args(arguments).stderr(Stdio::null());
         command
     }
@@ -84,7 +89,10 @@ impl Containerd {
     pub fn tasks(&self) -> Vec<String> {
         let output = self.command(&["tasks", "ls", "-q"]).output();
         let text = output.map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+        String::from_utf8_lossy(&text)
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -104,7 +112,9 @@ impl Drop for Containerd {
 fn unmount_below(folder: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    let points: Vec<_> = points.filter(|point| Path::new(point).starts_with(folder)).collect();
+    let points: Vec<_> = points
+        .filter(|point| Path::new(point).starts_with(folder))
+        .collect();
     for point in points.into_iter().rev() {
         let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
     }
@@ -147,13 +157,22 @@ fn image(folder: &Path) -> anyhow::Result<PathBuf> {
     fs::write(image.join("config.json"), config.to_string())?;
     fs::write(image.join("manifest.json"), manifest.to_string())?;
     let archive = folder.join("image.tar");
-    tar(&image, &archive, &["manifest.json", "config.json", "layer.tar"])?;
+    tar(
+        &image,
+        &archive,
+        &["manifest.json", "config.json", "layer.tar"],
+    )?;
     Ok(archive)
 }
 
 fn tar(folder: &Path, archive: &Path, what: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new("tar");
-    command.arg("-C").arg(folder).arg("-cf").arg(archive).args(what);
+    command
+        .arg("-C")
+        .arg(folder)
+        .arg("-cf")
+        .arg(archive)
+        .args(what);
     anyhow::ensure!(command.status()?.success(), "tar failed");
     Ok(())
 }

@@ -39,20 +39,35 @@ impl Node {
         let containerd = Containerd::start().expect("containerd starts");
         let port = process::free_port();
         let kubelet = kubelet(&server, &containerd, port);
-        let node = Self { containerd, server, api, kubelet, port };
+        let node = Self {
+            containerd,
+            server,
+            api,
+            kubelet,
+            port,
+        };
         node.wait("the node registers", async |node| {
-            node.get(&format!("/api/v1/nodes/{NODE}")).await["status"]["nodeInfo"]["kubeletVersion"] == "v1.37.0"
+            node.get(&format!("/api/v1/nodes/{NODE}")).await["status"]["nodeInfo"]["kubeletVersion"]
+                == "v1.37.0"
         })
         .await;
         Some(node)
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.api.json(Method::GET, path, &Value::Null).await.expect("an answer").1
+        self.api
+            .json(Method::GET, path, &Value::Null)
+            .await
+            .expect("an answer")
+            .1
     }
 
     async fn create(&self, path: &str, object: Value) {
-        let (code, answer) = self.api.json(Method::POST, path, &object).await.expect("an answer");
+        let (code, answer) = self
+            .api
+            .json(Method::POST, path, &object)
+            .await
+            .expect("an answer");
         assert_eq!(code, 201, "{answer}");
     }
 
@@ -62,7 +77,9 @@ impl Node {
 
     async fn log(&self, name: &str) -> String {
         let log = self.get(&format!("{PODS}/{name}/log")).await;
-        log.as_str().map(str::to_owned).unwrap_or_else(|| log.to_string())
+        log.as_str()
+            .map(str::to_owned)
+            .unwrap_or_else(|| log.to_string())
     }
 
     async fn wait(&self, what: &str, condition: impl AsyncFn(&Self) -> bool) {
@@ -75,7 +92,10 @@ impl Node {
 
     async fn wait_phase(&self, name: &str, phase: &str) {
         let what = format!("pod {name} is {phase}");
-        self.wait(&what, async |node| node.pod(name).await["status"]["phase"] == phase).await;
+        self.wait(&what, async |node| {
+            node.pod(name).await["status"]["phase"] == phase
+        })
+        .await;
     }
 
     /// Kills the kubelet as the kernel would, and starts another.
@@ -99,19 +119,32 @@ fn kubelet(server: &Server, containerd: &Containerd, port: u16) -> Child {
     let file = |name: &str| pki.join(name).display().to_string();
     let root = containerd.folder().join("kubelet");
     let log = std::fs::OpenOptions::new();
-    let log = log.clone().create(true).append(true).open(containerd.folder().join("kubelet.log"));
+    let log = log
+        .clone()
+        .create(true)
+        .append(true)
+        .open(containerd.folder().join("kubelet.log"));
     Command::new(process::binary())
         .arg("kubelet")
-        .arg(format!("--kubeconfig={}", data.join("admin.kubeconfig").display()))
+        .arg(format!(
+            "--kubeconfig={}",
+            data.join("admin.kubeconfig").display()
+        ))
         .arg(format!("--hostname-override={NODE}"))
         .args(["--node-ip=127.0.0.1", "--address=127.0.0.1"])
         .arg(format!("--port={port}"))
-        .arg(format!("--container-runtime-endpoint=unix://{}", containerd.socket().display()))
+        .arg(format!(
+            "--container-runtime-endpoint=unix://{}",
+            containerd.socket().display()
+        ))
         .arg(format!("--root-dir={}", root.display()))
         .arg(format!("--client-ca-file={}", file("ca.crt")))
         .arg(format!("--tls-cert-file={}", file("apiserver.crt")))
         .arg(format!("--tls-private-key-file={}", file("apiserver.key")))
-        .args(["--eviction-hard=nodefs.available<0%", "--image-gc-high-threshold=100"])
+        .args([
+            "--eviction-hard=nodefs.available<0%",
+            "--image-gc-high-threshold=100",
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log.expect("a log"))
@@ -142,9 +175,12 @@ fn container(pod: &Value) -> &Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_lives_through_a_killed_kubelet_and_goes_when_it_is_deleted() {
-    let Some(mut node) = Node::start().await else { return };
+    let Some(mut node) = Node::start().await else {
+        return;
+    };
     let config = json!({"metadata": {"name": "config"}, "data": {"word": "first"}});
-    node.create("/api/v1/namespaces/default/configmaps", config).await;
+    node.create("/api/v1/namespaces/default/configmaps", config)
+        .await;
     let script = "trap 'echo bye; exit 0' TERM; while true; do cat /config/word; echo \" $WORD\"; sleep 0.2; done";
     let more = json!({
         "env": [{"name": "WORD", "valueFrom": {"configMapKeyRef": {"name": "config", "key": "word"}}}],
@@ -153,13 +189,22 @@ async fn a_pod_lives_through_a_killed_kubelet_and_goes_when_it_is_deleted() {
     });
     node.create(PODS, mk_pod("web", script, more)).await;
     node.wait_phase("web", "Running").await;
-    node.wait("its log is readable", async |node| node.log("web").await.contains("first first")).await;
+    node.wait("its log is readable", async |node| {
+        node.log("web").await.contains("first first")
+    })
+    .await;
 
     let patch = json!({"data": {"word": "second"}});
     let path = "/api/v1/namespaces/default/configmaps/config";
     let headers = [("content-type", "application/merge-patch+json")];
-    node.api.call(Method::PATCH, path, &headers, patch.to_string().into()).await.expect("patched");
-    node.wait("the volume follows", async |node| node.log("web").await.contains("second first")).await;
+    node.api
+        .call(Method::PATCH, path, &headers, patch.to_string().into())
+        .await
+        .expect("patched");
+    node.wait("the volume follows", async |node| {
+        node.log("web").await.contains("second first")
+    })
+    .await;
 
     let before = node.pod("web").await;
     let tasks = node.containerd.tasks();
@@ -170,13 +215,26 @@ async fn a_pod_lives_through_a_killed_kubelet_and_goes_when_it_is_deleted() {
     .await;
     assert_eq!(node.containerd.tasks(), tasks, "nothing was restarted");
     let after = node.pod("web").await;
-    assert_eq!(container(&after)["containerID"], container(&before)["containerID"]);
+    assert_eq!(
+        container(&after)["containerID"],
+        container(&before)["containerID"]
+    );
     assert_eq!(container(&after)["restartCount"], 0);
 
-    let (code, _) = node.api.json(Method::DELETE, &format!("{PODS}/web"), &Value::Null).await.expect("answered");
+    let (code, _) = node
+        .api
+        .json(Method::DELETE, &format!("{PODS}/web"), &Value::Null)
+        .await
+        .expect("answered");
     assert_eq!(code, 200);
-    node.wait("the pod is gone", async |node| node.pod("web").await["code"] == 404).await;
-    node.wait("nothing of it runs", async |node| node.containerd.tasks().is_empty()).await;
+    node.wait("the pod is gone", async |node| {
+        node.pod("web").await["code"] == 404
+    })
+    .await;
+    node.wait("nothing of it runs", async |node| {
+        node.containerd.tasks().is_empty()
+    })
+    .await;
     let folder = node.containerd.folder().join("kubelet/pods");
     node.wait("its folder is removed", async |_| {
         std::fs::read_dir(&folder).is_ok_and(|mut pods| pods.next().is_none())
@@ -186,10 +244,28 @@ async fn a_pod_lives_through_a_killed_kubelet_and_goes_when_it_is_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_are_restarted_as_their_pod_says_and_counted_over_a_killed_kubelet() {
-    let Some(mut node) = Node::start().await else { return };
-    node.create(PODS, mk_pod("loop", "echo bye > /dev/termination-log; exit 3", Value::Null)).await;
-    node.create(PODS, mk_pod("once", "echo done", json!({"restartPolicy": "Never"}))).await;
-    node.create(PODS, mk_pod("fail", "exit 4", json!({"restartPolicy": "Never"}))).await;
+    let Some(mut node) = Node::start().await else {
+        return;
+    };
+    node.create(
+        PODS,
+        mk_pod(
+            "loop",
+            "echo bye > /dev/termination-log; exit 3",
+            Value::Null,
+        ),
+    )
+    .await;
+    node.create(
+        PODS,
+        mk_pod("once", "echo done", json!({"restartPolicy": "Never"})),
+    )
+    .await;
+    node.create(
+        PODS,
+        mk_pod("fail", "exit 4", json!({"restartPolicy": "Never"})),
+    )
+    .await;
     node.wait_phase("once", "Succeeded").await;
     node.wait_phase("fail", "Failed").await;
     node.wait("the crash loop backs off", async |node| {
@@ -199,14 +275,19 @@ async fn containers_are_restarted_as_their_pod_says_and_counted_over_a_killed_ku
     .await;
     let pod = node.pod("loop").await;
     let last = &container(&pod)["lastState"]["terminated"];
-    assert_eq!((&last["exitCode"], &last["message"]), (&json!(3), &json!("bye\n")));
+    assert_eq!(
+        (&last["exitCode"], &last["message"]),
+        (&json!(3), &json!("bye\n"))
+    );
     let count = container(&pod)["restartCount"].as_i64().expect("a count");
     assert!(count >= 1);
 
     node.kill_kubelet();
     node.wait("the count goes on", async |node| {
         let pod = node.pod("loop").await;
-        container(&pod)["restartCount"].as_i64().is_some_and(|now| now > count)
+        container(&pod)["restartCount"]
+            .as_i64()
+            .is_some_and(|now| now > count)
     })
     .await;
     assert_eq!(node.pod("once").await["status"]["phase"], "Succeeded");
@@ -215,19 +296,25 @@ async fn containers_are_restarted_as_their_pod_says_and_counted_over_a_killed_ku
 
 #[tokio::test(flavor = "multi_thread")]
 async fn init_containers_sidecars_and_probes_hold_a_pod_back_until_they_are_done() {
-    let Some(node) = Node::start().await else { return };
+    let Some(node) = Node::start().await else {
+        return;
+    };
     let volume = json!([{"name": "shared", "mountPath": "/shared"}]);
-    let mut pod = mk_pod("web", "touch /shared/began; sleep 1000", json!({
-        "volumes": [{"name": "shared", "emptyDir": {}}],
-        "volumeMounts": volume,
-        "initContainers": [
-            {"name": "first", "image": IMAGE, "command": ["touch", "/shared/first"], "volumeMounts": volume},
-            {"name": "side", "image": IMAGE, "restartPolicy": "Always", "volumeMounts": volume,
-                "command": ["sh", "-c", "test -e /shared/first && touch /shared/side; sleep 1000"],
-                "startupProbe": {"exec": {"command": ["test", "-e", "/shared/side"]}, "periodSeconds": 1}},
-        ],
-        "terminationGracePeriodSeconds": 0,
-    }));
+    let mut pod = mk_pod(
+        "web",
+        "touch /shared/began; sleep 1000",
+        json!({
+            "volumes": [{"name": "shared", "emptyDir": {}}],
+            "volumeMounts": volume,
+            "initContainers": [
+                {"name": "first", "image": IMAGE, "command": ["touch", "/shared/first"], "volumeMounts": volume},
+                {"name": "side", "image": IMAGE, "restartPolicy": "Always", "volumeMounts": volume,
+                    "command": ["sh", "-c", "test -e /shared/first && touch /shared/side; sleep 1000"],
+                    "startupProbe": {"exec": {"command": ["test", "-e", "/shared/side"]}, "periodSeconds": 1}},
+            ],
+            "terminationGracePeriodSeconds": 0,
+        }),
+    );
     pod["spec"]["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/shared/ready"]}, "periodSeconds": 1});
     node.create(PODS, pod).await;
@@ -239,8 +326,13 @@ async fn init_containers_sidecars_and_probes_hold_a_pod_back_until_they_are_done
     std::fs::write(node.containerd.folder().join(shared).join("ready"), "").expect("written");
     node.wait("the pod is ready", async |node| {
         let pod = node.pod("web").await;
-        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        let conditions = pod["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
     })
     .await;
 }
