@@ -2,17 +2,19 @@
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::status::{Cause, Details, Reason, Status};
+use futures::StreamExt;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use tokio_util::sync::CancellationToken;
 
 use super::Streaming;
 use super::backend::{Answer, Security};
 use super::target::{container, find, kubelet_of};
 use crate::backend::Backend;
-use crate::body::Body;
+use crate::body::{Body, BodyError};
 use crate::query::Query;
-use crate::request::RequestInfo;
+use crate::request::RequestContext;
 
 /// As much of a kubelet's complaint as is passed on (`GenericHttpResponseChecker`).
 const COMPLAINT_BYTES: usize = 2 * 1024;
@@ -21,8 +23,9 @@ impl Streaming {
     pub(super) async fn log(
         &self,
         objects: &dyn Backend,
-        info: &RequestInfo,
+        context: &RequestContext,
     ) -> Result<Response<Body>, Status> {
+        let info = &context.info;
         let query = kubelet_query(&info.query, &info.name)?;
         let pod = find(objects, "pods", &info.namespace, &info.name).await?;
         let container = container(&pod, info.query.get("container").unwrap_or(""))?;
@@ -65,13 +68,25 @@ impl Streaming {
         if !answer.response.status().is_success() {
             return Err(complaint(answer, &info.name).await);
         }
-        let mut response = answer.into_response();
-        response.headers_mut().clear();
+        let body = answer.into_response().into_body();
+        let mut response = Response::new(until_drained(body, context.shutdown.clone()));
         response
             .headers_mut()
             .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         Ok(response)
     }
+}
+
+/// Breaks off when the server drains, with an error: a reader must not take it for the container's end.
+fn until_drained(body: Body, shutdown: CancellationToken) -> Body {
+    let lines = body
+        .into_stream()
+        .take_until(shutdown.clone().cancelled_owned());
+    let broken_off = futures::stream::once(async move {
+        let error = || BodyError::from("the server is shutting down");
+        shutdown.is_cancelled().then(|| Err(error()))
+    });
+    Body::stream(lines.chain(broken_off.filter_map(std::future::ready)))
 }
 
 /// What a kubelet's refusal means for the client.

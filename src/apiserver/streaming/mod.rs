@@ -91,7 +91,7 @@ impl Streaming {
             return Err(Status::method_not_allowed());
         }
         match subresource {
-            "log" => self.log(objects, info).await,
+            "log" => self.log(objects, context).await,
             "exec" | "attach" => self.remote_command(objects, context, request).await,
             "portforward" => self.port_forward(objects, context, request).await,
             _ => self.proxy(objects, context, request).await,

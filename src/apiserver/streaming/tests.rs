@@ -688,6 +688,14 @@ async fn a_draining_server_ends_its_streams() {
         "v5.channel.k8s.io",
     )
     .await;
+    let path = "GET /api/v1/namespaces/default/pods/p/log?follow=true";
+    let (mut stream, _) = send(&world, path, "").await;
     world.drain.cancel();
     while let Some(Ok(_)) = tokio::time::timeout(LIMIT, socket.next()).await.unwrap() {}
+    // Without the chunk that would say that this is all.
+    let mut lines = String::new();
+    let ended = tokio::time::timeout(LIMIT, stream.read_to_string(&mut lines))
+        .await
+        .unwrap();
+    assert!(ended.is_err() || !lines.ends_with("0\r\n\r\n"), "{lines:?}");
 }
