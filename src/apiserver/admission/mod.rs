@@ -3,7 +3,10 @@
 //! Every plugin is a unit struct and a line in `ADMISSION`; mutating ones run in that order, then, after defaults and
 //! validation of the object, the validating ones. Webhooks and policies have their place in the same order.
 
+mod certificates;
+mod classes;
 mod escalation;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod priority;
@@ -90,6 +93,7 @@ pub trait Plugin: Send + Sync + 'static {
 /// All plugins in upstream's order (`AllOrderedPlugins`), and whether each is on by default.
 pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&namespace_lifecycle::NamespaceLifecycle, true),
+    (&limit_ranger::LimitRanger, true),
     (&service_account::ServiceAccount, true),
     (&node_restriction::NodeRestriction, false),
     (&tolerations::TaintNodesByCondition, true),
@@ -97,6 +101,13 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&tolerations::DefaultTolerationSeconds, true),
     (&storage::DefaultStorageClass, true),
     (&storage::StorageObjectInUseProtection, true),
+    (&classes::PersistentVolumeClaimResize, true),
+    (&classes::RuntimeClass, true),
+    (&certificates::CertificateApproval, true),
+    (&certificates::CertificateSigning, true),
+    (&certificates::ClusterTrustBundleAttest, true),
+    (&certificates::CertificateSubjectRestriction, true),
+    (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
 ];
 

@@ -42,6 +42,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{Request, Response};
+use parking_lot::Mutex;
 use store::{KeyValue, RangeRequest, RangeResponse, Store, Txn};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -72,6 +73,9 @@ const BOOT_CACHES: [(&str, &str); 6] = [
     ("rbac.authorization.k8s.io", "rolebindings"),
 ];
 
+/// Parsed lists by group and plural, and what their caches had changed last.
+type ParsedLists = HashMap<(&'static str, &'static str), (i64, Arc<Vec<Value>>)>;
+
 /// All resources of one server.
 pub struct Registry {
     pub options: Arc<Options>,
@@ -81,6 +85,7 @@ pub struct Registry {
     pub(crate) admission: Chain,
     pub(crate) leases: Leases,
     pub(crate) streaming: Streaming,
+    parsed: Mutex<ParsedLists>,
     /// By plural of the stored resource; groups share some.
     kinds: HashMap<&'static str, Vec<Arc<Kind>>>,
     /// Ends caches and background work; cancelled when the registry is dropped.
@@ -113,6 +118,7 @@ impl Registry {
         Self {
             admission: Chain::new(&options.admission),
             leases: Leases::new(store.clone()),
+            parsed: Mutex::default(),
             streaming: Streaming::new(&options.kubelet_client),
             kinds: make_kinds(&served, &options.storage.prefix),
             store,
@@ -282,22 +288,41 @@ impl Registry {
         self.stored_value("", "namespaces", "", name).await
     }
 
-    /// All objects of a resource out of its cache, once that is filled.
+    /// All objects of a resource that admission looks at for many requests, parsed anew only when one has changed.
     pub(crate) async fn cached_values(
         &self,
-        group: &str,
-        plural: &str,
-    ) -> Result<Vec<Value>, Status> {
+        group: &'static str,
+        plural: &'static str,
+    ) -> Result<Arc<Vec<Value>>, Status> {
+        let Some(cache) = self.cache(group, plural) else {
+            return Ok(Arc::default());
+        };
+        cache.filled().await.map_err(errors::cache)?;
+        let changed = cache.changed();
+        if let Some((at, values)) = self.parsed.lock().get(&(group, plural))
+            && *at == changed
+        {
+            return Ok(values.clone());
+        }
+        let snapshot = cache.snapshot();
+        let values = Arc::new(parse_all(snapshot.iter())?);
+        let entry = (snapshot.changed, values.clone());
+        self.parsed.lock().insert((group, plural), entry);
+        Ok(values)
+    }
+
+    /// All objects of a resource out of its cache, parsed for this caller.
+    pub(crate) async fn all_values(&self, group: &str, plural: &str) -> Result<Vec<Value>, Status> {
         let Some(cache) = self.cache(group, plural) else {
             return Ok(Vec::new());
         };
         cache.filled().await.map_err(errors::cache)?;
-        cache
-            .snapshot()
-            .iter()
-            .map(|entry| codec::entry_value(entry))
-            .collect()
+        parse_all(cache.snapshot().iter())
     }
+}
+
+fn parse_all<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> Result<Vec<Value>, Status> {
+    entries.map(|entry| codec::entry_value(entry)).collect()
 }
 
 fn make_kinds(served: &Served, root: &str) -> HashMap<&'static str, Vec<Arc<Kind>>> {

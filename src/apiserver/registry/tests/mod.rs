@@ -1,5 +1,7 @@
 //! The registry asked in process, over the in-memory store: every behaviour a client sees but the sockets.
 
+mod admission;
+mod bench;
 mod contract;
 mod harness;
 mod lists;

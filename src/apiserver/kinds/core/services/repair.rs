@@ -18,7 +18,7 @@ const BATCH: usize = 100;
 
 /// One pass over all services.
 pub async fn run(registry: &Registry) -> Result<(), Status> {
-    let services = registry.cached_values("", "services").await?;
+    let services = registry.all_values("", "services").await?;
     repair_ports(registry, &services).await?;
     repair_addresses(registry, &services).await
 }
@@ -45,7 +45,7 @@ async fn repair_addresses(registry: &Registry, services: &[Value]) -> Result<(),
         return Ok(());
     };
     let objects = registry
-        .cached_values("networking.k8s.io", "ipaddresses")
+        .all_values("networking.k8s.io", "ipaddresses")
         .await?;
     let mut owned: HashSet<(String, &str, &str)> = HashSet::new();
     for service in services.iter().filter(|service| needs_address(service)) {
