@@ -73,6 +73,8 @@ struct Watcher {
     /// The last revision the receiver heard of, 0 before the first batch.
     told: i64,
     synced: bool,
+    /// Which of its catch-up tasks, counted from 1, was started last.
+    attempt: u64,
     runtime: Handle,
 }
 
@@ -136,7 +138,7 @@ impl Feed {
         watchers.last_id += 1;
         let id = watchers.last_id;
         let synced = next > revision;
-        let watcher = Watcher {
+        let mut watcher = Watcher {
             range: KeyRange::new(&request.key, request.range_end.as_ref()),
             prev_kv: request.prev_kv,
             progress: request.progress_notify,
@@ -144,6 +146,7 @@ impl Feed {
             next,
             told: 0,
             synced,
+            attempt: 0,
             runtime: Handle::current(),
         };
         if !synced {
@@ -266,7 +269,9 @@ impl Watcher {
         }
     }
 
-    fn catch_up(&self, feed: &Arc<Feed>, id: u64) {
+    fn catch_up(&mut self, feed: &Arc<Feed>, id: u64) {
+        self.attempt += 1;
+        let attempt = self.attempt;
         let task = CatchUp {
             feed: feed.clone(),
             id,
@@ -282,6 +287,7 @@ impl Watcher {
             let _guard = Guard {
                 feed: task.feed.clone(),
                 id,
+                attempt,
             };
             tokio::select! {
                 () = task.run() => {}
@@ -296,13 +302,16 @@ impl Watcher {
 struct Guard {
     feed: Arc<Feed>,
     id: u64,
+    attempt: u64,
 }
 
 impl Drop for Guard {
     /// However the task ends, a watcher nobody serves any more must not look alive.
     fn drop(&mut self) {
         let mut watchers = self.feed.watchers.lock();
-        if watchers.by_id.get(&self.id).is_some_and(|w| !w.synced) {
+        // It may be synced again, or even have fallen behind again and have another task.
+        let mine = |watcher: &Watcher| !watcher.synced && watcher.attempt == self.attempt;
+        if watchers.by_id.get(&self.id).is_some_and(mine) {
             watchers.by_id.remove(&self.id);
         }
     }

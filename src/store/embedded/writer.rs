@@ -31,6 +31,8 @@ use crate::kv::{Lease, StoreError};
 /// Bytes after which a group is committed although more commands wait. A group is larger than this by at
 /// most one request.
 pub(crate) const GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// Milliseconds until a lease's end is tried again that the disk had no room for.
+const EXPIRE_AGAIN: i64 = 1000;
 /// What a superseded version costs beside its value, in bytes.
 const VERSION_BYTES: usize = 200;
 
@@ -315,6 +317,11 @@ impl Writer {
     fn roll_back(&mut self) {
         self.working.pending.clear();
         self.working.view = self.shared.feed.published.read().view.clone();
+        // A lease that had expired is still there, and is tried again a little later.
+        let soon = self.shared.clock.now() + EXPIRE_AGAIN;
+        for lease in self.working.view.leases.values() {
+            self.deadlines.add(lease.deadline().max(soon), lease.id);
+        }
     }
 
     /// Makes the working state the one that readers see, and tells the watchers.
