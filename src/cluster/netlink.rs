@@ -197,12 +197,13 @@ impl Netlink {
         let Some((index, _)) = self.link(name).await else {
             return Ok(());
         };
-        self.handle
-            .link()
-            .del(index)
-            .execute()
-            .await
-            .map_err(refused(format!("delete {name}")))
+        match self.handle.link().del(index).execute().await {
+            // It went with its other end's namespace meanwhile.
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
+                Ok(())
+            }
+            other => other.map_err(refused(format!("delete {name}"))),
+        }
     }
 
     /// A route by a gateway.

@@ -60,20 +60,17 @@ pub async fn down(
         let _ = std::fs::remove_dir(ROOT);
         return Ok(());
     }
-    end_nodes(
-        name,
-        known
-            .as_ref()
-            .map(|cluster| cluster.nodes.as_slice())
-            .unwrap_or_default(),
-        progress,
-    )
-    .await?;
-
+    // Each part is removed whatever became of the others; the record goes last, so that what failed can be tried again.
+    let nodes = known
+        .as_ref()
+        .map(|cluster| cluster.nodes.as_slice())
+        .unwrap_or_default();
+    let ended = end_nodes(name, nodes, progress).await;
     progress.begin("network", "Removing the network");
-    remove_network(name, known.as_ref()).await?;
-    progress.done("network", "Network removed");
-
+    let removed = remove_network(name, known.as_ref()).await;
+    if removed.is_ok() {
+        progress.done("network", "Network removed");
+    }
     let recorded = known
         .as_ref()
         .and_then(|cluster| cluster.kubeconfig.clone());
@@ -87,7 +84,10 @@ pub async fn down(
         ),
         None => (kubeconfig::user_file(kubeconfig), Merged::default()),
     };
-    kubeconfig::remove(&path, &context_name(name), &merged)?;
+    let taken_out = kubeconfig::remove(&path, &context_name(name), &merged);
+    ended?;
+    removed?;
+    taken_out?;
     files::remove(Paths::of(name).root())?;
     // The last cluster takes the folder with it.
     let _ = std::fs::remove_dir(ROOT);

@@ -8,7 +8,10 @@ use anyhow::Context;
 use cluster::client::{Client, RestConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Threads that run tasks. A component waits far more than it computes.
 const MAX_WORKERS: usize = 4;
@@ -80,29 +83,37 @@ where
 }
 
 /// Verbosity as upstream counts it: 0 to 3 is what an operator reads, 4 is debugging, 6 and more is tracing.
-/// `RUST_LOG` overrides it.
+/// `RUST_LOG` (`info`, `client=debug,info`) overrides it.
 pub fn log(verbosity: u8) {
     let level = match verbosity {
-        0..=3 => "info",
-        4..=5 => "debug",
-        _ => "trace",
+        0..=3 => LevelFilter::INFO,
+        4..=5 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Set once in a process; a test that runs two commands keeps the first.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(ansi)
+        .with_ansi(ansi);
+    // Set once in a process; a test that runs two commands keeps the first.
+    let _ = tracing_subscriber::registry()
+        .with(lines.with_filter(targets(level)))
         .try_init();
 }
 
 /// For commands that a person watches: only what goes wrong.
 pub fn log_warnings() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .without_time()
+        .without_time();
+    let _ = tracing_subscriber::registry()
+        .with(lines.with_filter(targets(LevelFilter::WARN)))
         .try_init();
+}
+
+/// Levels by module. (`EnvFilter` can do more and compiles regular expressions for it: 8 MB in every process.)
+fn targets(level: LevelFilter) -> Targets {
+    let chosen = std::env::var("RUST_LOG")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    chosen.unwrap_or_else(|| Targets::new().with_default(level))
 }
