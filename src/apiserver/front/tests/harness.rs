@@ -179,24 +179,35 @@ impl Harness {
 
     pub async fn start_with(limits: Limits) -> Self {
         let authority = Authority::new();
-        let serving = authority.server();
-        let mut options = Options::new(Embedded::in_memory());
+        let mut options = options(&authority);
         options.limits = limits;
-        options.tls = Some(TlsOptions {
-            serving: PemPair {
-                certificate: Pem::Bytes(serving.certificate.into_bytes()),
-                key: Pem::Bytes(serving.key.into_bytes()),
-            },
-            client_ca: Some(Pem::Bytes(authority.pem().into_bytes())),
-        });
-        let key = crate::authn::keys::tests::ec_pem();
-        options.service_accounts.signing_key = Some(Pem::Bytes(key.into_bytes()));
         let mut tokens = None;
         let server = Server::with_backend(options, |parts| {
             tokens = Some(parts.tokens);
             Arc::new(Scripted)
         })
         .expect("a server");
+        Self::serve(authority, server, tokens.expect("made with the server")).await
+    }
+
+    /// A server with its real registry, ready, on a store in memory.
+    pub async fn real() -> Self {
+        let authority = Authority::new();
+        let mut options = options(&authority);
+        options.admission.enable.push("NodeRestriction".to_owned());
+        let tokens = crate::authn::token::Tokens::new(&options).expect("keys");
+        let server = Server::start(options).await.expect("a server");
+        while !server.backend().is_synced() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Self::serve(authority, server, Arc::new(tokens)).await
+    }
+
+    async fn serve(
+        authority: Authority,
+        server: Arc<Server>,
+        tokens: Arc<crate::authn::token::Tokens>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let serving = {
@@ -207,7 +218,7 @@ impl Harness {
             server,
             address,
             authority,
-            tokens: tokens.expect("made with the server"),
+            tokens,
             serving,
         }
     }
@@ -269,6 +280,21 @@ impl Harness {
             _connection: Abort(connection),
         }
     }
+}
+
+fn options(authority: &Authority) -> Options {
+    let serving = authority.server();
+    let mut options = Options::new(Embedded::in_memory());
+    options.tls = Some(TlsOptions {
+        serving: PemPair {
+            certificate: Pem::Bytes(serving.certificate.into_bytes()),
+            key: Pem::Bytes(serving.key.into_bytes()),
+        },
+        client_ca: Some(Pem::Bytes(authority.pem().into_bytes())),
+    });
+    let key = crate::authn::keys::tests::ec_pem();
+    options.service_accounts.signing_key = Some(Pem::Bytes(key.into_bytes()));
+    options
 }
 
 struct Abort(tokio::task::JoinHandle<()>);

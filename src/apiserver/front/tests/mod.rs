@@ -4,6 +4,7 @@ mod harness;
 mod http;
 mod identity;
 mod limits;
+mod policy;
 mod reviews;
 
 use harness::Harness;
