@@ -117,7 +117,7 @@ impl Server {
             authorizers: Arc::new(Authorizers::configured(&options, &backend)),
             backend,
             routes: Routes {
-                openapi: Arc::new(OpenApi::new(served.clone())),
+                openapi: OpenApi::new(served.clone()),
                 discovery: Discovery::new(served, address),
                 health: Health::new(options.store.clone()),
                 tokens,

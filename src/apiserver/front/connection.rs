@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -98,8 +98,19 @@ impl Acceptor {
         }
     }
 
+    /// Futures are boxed step by step, so that a connection holds no more memory than its state needs: a silent peer
+    /// costs about a kilobyte besides its socket.
     async fn connection(self, stream: TcpStream, remote: IpAddr, _permit: OwnedSemaphorePermit) {
-        let Some(stream) = self.handshake(stream).await else {
+        let limit = self.front.limits.handshake_timeout;
+        let handshake = async {
+            stream.readable().await.ok()?;
+            Box::pin(self.handshake(stream)).await
+        };
+        let result = tokio::select! {
+            result = tokio::time::timeout(limit, handshake) => result.ok().flatten(),
+            () = self.front.draining.cancelled() => return,
+        };
+        let Some(stream) = result else {
             self.front.metrics.handshake_failed();
             return;
         };
@@ -115,9 +126,9 @@ impl Acceptor {
             activity: Activity::default(),
         });
         let ended = if is_h2 {
-            self.serve_h2(stream, connection).await
+            Box::pin(self.serve_h2(stream, connection)).await
         } else {
-            self.serve_h1(stream, connection).await
+            Box::pin(self.serve_h1(stream, connection)).await
         };
         if let Err(error) = ended {
             tracing::debug!(%error, %remote, "A connection broke");
@@ -128,12 +139,7 @@ impl Acceptor {
         let accept = TlsAcceptor::from(self.tls.config())
             .accept(stream)
             .into_fallible();
-        let limit = self.front.limits.handshake_timeout;
-        let result = tokio::select! {
-            result = tokio::time::timeout(limit, accept) => result.ok()?,
-            () = self.cut_off.cancelled() => return None,
-        };
-        match result {
+        match accept.await {
             Ok(stream) => Some(Box::new(stream)),
             Err((error, mut stream)) => {
                 tracing::debug!(%error, "A TLS handshake failed");
@@ -267,18 +273,22 @@ struct Connection {
     activity: Activity,
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
 impl Connection {
-    async fn call(
-        self: Arc<Self>,
-        request: http::Request<hyper::body::Incoming>,
-    ) -> Result<http::Response<Body>, Infallible> {
-        let active = Active::enter(&self);
-        let request = request.map(Body::from);
-        let response = self.front.handle(Caller::Remote(&self.peer), request).await;
-        if response.body().as_bytes().is_some() {
-            return Ok(response);
-        }
-        Ok(response.map(|body| body.holding(active)))
+    /// Boxed, so that a stream that only sends its body any more (a watch) does not hold the memory of all the steps
+    /// before.
+    fn call(self: Arc<Self>, request: http::Request<hyper::body::Incoming>) -> Answering {
+        Box::pin(async move {
+            let active = Active::enter(&self);
+            let request = request.map(Body::from);
+            let caller = Caller::Remote(&self.peer);
+            let response = self.front.handle(caller, request).await;
+            if response.body().as_bytes().is_some() {
+                return Ok(response);
+            }
+            Ok(response.map(|body| body.holding(active)))
+        })
     }
 }
 

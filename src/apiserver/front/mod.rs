@@ -259,6 +259,9 @@ impl Front {
         if let Some(review) = Review::of(&context.info) {
             return review.answer(self, &context, request, accepted).await;
         }
+        if let Some(text) = deprecation(&context.info) {
+            context.warnings.add(text);
+        }
         self.backend.handle(context, request).await
     }
 }
@@ -285,6 +288,21 @@ impl Head {
                 .expect("a UUID or the text of a header value"),
             audit_id,
         }
+    }
+}
+
+/// What clients of deprecated APIs are told (upstream's `APILifecycleDeprecated`).
+fn deprecation(info: &RequestInfo) -> Option<&'static str> {
+    match (
+        info.group.as_str(),
+        info.version.as_str(),
+        info.resource.as_str(),
+    ) {
+        ("", "v1", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
     }
 }
 

@@ -307,3 +307,48 @@ impl ClientCertVerifier for AskForCertificate {
             .unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::KeyPair;
+
+    fn write_pair(folder: &Path) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        std::fs::write(folder.join("tls.crt"), certificate.pem()).expect("written");
+        std::fs::write(folder.join("tls.key"), key.serialize_pem()).expect("written");
+    }
+
+    #[test]
+    fn changed_files_are_taken_over_and_broken_ones_are_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_pair(folder.path());
+        let file = |name: &str| Pem::File(folder.path().join(name));
+        let tls = Tls::new(TlsOptions {
+            serving: KeyPair {
+                certificate: file("tls.crt"),
+                key: file("tls.key"),
+            },
+            client_ca: Some(file("tls.crt")),
+        })
+        .expect("usable files");
+        let first = tls.config();
+        let later = || {
+            let mut checked = tls.checked.lock();
+            checked.0 = Instant::now() - RELOAD_INTERVAL;
+            // As if the files had been seen with another time.
+            checked.1 = Vec::new();
+        };
+        assert!(Arc::ptr_eq(&first, &tls.config()));
+        write_pair(folder.path());
+        later();
+        let second = tls.config();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert_eq!(tls.clients().generation(), 1);
+        std::fs::write(folder.path().join("tls.key"), "nonsense").expect("written");
+        later();
+        assert!(Arc::ptr_eq(&second, &tls.config()));
+    }
+}

@@ -26,7 +26,7 @@ pub use openapi::OpenApi;
 /// What answers paths that are no resources.
 pub struct Routes {
     pub discovery: Discovery,
-    pub openapi: Arc<OpenApi>,
+    pub openapi: OpenApi,
     pub health: Health,
     pub tokens: Arc<Tokens>,
     /// Where `jwks_uri` points.

@@ -29,6 +29,7 @@ pub struct OpenApi {
     served: Arc<Served>,
     /// By path (`api/v1`); the others have names of their own. Bounded by the group versions served.
     documents: Mutex<HashMap<String, Arc<Document>>>,
+    making: tokio::sync::Mutex<()>,
 }
 
 struct Document {
@@ -53,12 +54,13 @@ impl OpenApi {
         Self {
             served,
             documents: Mutex::new(HashMap::new()),
+            making: tokio::sync::Mutex::new(()),
         }
     }
 
     /// Answers a GET below `/openapi/`; `None` when nothing is there.
     pub async fn answer(
-        self: &Arc<Self>,
+        &self,
         path: &str,
         headers: &HeaderMap,
         query: &Query,
@@ -80,45 +82,73 @@ impl OpenApi {
         Some(document.respond(headers))
     }
 
-    async fn document(self: &Arc<Self>, key: &str) -> Option<Arc<Document>> {
-        if let Some(document) = self.documents.lock().get(key) {
-            return Some(document.clone());
+    async fn document(&self, key: &str) -> Option<Arc<Document>> {
+        if let Some(document) = self.known(key) {
+            return Some(document);
         }
-        let (this, key) = (self.clone(), key.to_owned());
-        // Tens of milliseconds of work: not on a thread that serves connections.
-        tokio::task::spawn_blocking(move || this.make(&key))
-            .await
-            .ok()?
+        // One at a time: a document being made takes tens of megabytes.
+        let _making = self.making.lock().await;
+        if let Some(document) = self.known(key) {
+            return Some(document);
+        }
+        let (served, wanted) = (self.served.clone(), key.to_owned());
+        // A thread of its own takes the memory of the trees with it when it ends; what stays is copied out.
+        let thread = std::thread::Builder::new().name("openapi".to_owned());
+        let made = tokio::task::spawn_blocking(move || {
+            let thread = thread.spawn(move || make(&served, &wanted)).ok()?;
+            thread.join().ok()
+        });
+        let made = made.await.ok()??;
+        let mut documents = self.documents.lock();
+        for (key, document) in &made {
+            documents.insert(key.as_str().to_owned(), Arc::new(document.copy()));
+        }
+        documents.get(key).cloned()
     }
 
-    fn make(&self, key: &str) -> Option<Arc<Document>> {
-        let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
-        let resources = self.served.resources();
-        let document = match key {
-            V2 => Document::new(JSON, &json(&api::openapi::v2(resources))),
-            V2_PROTOBUF => Document::new(PROTOBUF, &protobuf::encode(&api::openapi::v2(resources))),
-            INDEX => Document::new(JSON, &json(&self.index())),
-            path => Document::new(JSON, &json(&api::openapi::v3(path, resources)?)),
-        };
-        let document = Arc::new(document);
-        self.documents
-            .lock()
-            .insert(key.to_owned(), document.clone());
-        Some(document)
+    fn known(&self, key: &str) -> Option<Arc<Document>> {
+        self.documents.lock().get(key).cloned()
     }
+}
 
-    fn index(&self) -> serde_json::Value {
-        let mut paths = Map::new();
-        for path in api::openapi::v3_paths(self.served.resources()) {
-            let known = self.documents.lock().get(&path).cloned();
-            let Some(document) = known.or_else(|| self.make(&path)) else {
-                continue;
-            };
-            let url = format!("/openapi/v3/{path}?hash={}", document.hash());
-            paths.insert(path, json!({"serverRelativeURL": url}));
+/// The document of `key`, and for the index all that it refers to.
+fn make(served: &Served, key: &str) -> Vec<(String, Document)> {
+    let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
+    let resources = served.resources();
+    let v3 = |path: &str| {
+        Some(Document::new(
+            JSON,
+            &json(&api::openapi::v3(path, resources)?),
+        ))
+    };
+    let mut made = Vec::new();
+    let document = match key {
+        V2 => Some(Document::new(JSON, &json(&api::openapi::v2(resources)))),
+        V2_PROTOBUF => {
+            let bytes = protobuf::encode(&api::openapi::v2(resources));
+            Some(Document::new(PROTOBUF, &bytes))
         }
-        json!({"paths": paths})
+        INDEX => {
+            let paths = api::openapi::v3_paths(resources);
+            made.extend(paths.into_iter().filter_map(|path| {
+                let document = v3(&path)?;
+                Some((path, document))
+            }));
+            Some(Document::new(JSON, &json(&index(&made))))
+        }
+        path => v3(path),
+    };
+    made.extend(document.map(|document| (key.to_owned(), document)));
+    made
+}
+
+fn index(documents: &[(String, Document)]) -> serde_json::Value {
+    let mut paths = Map::new();
+    for (path, document) in documents {
+        let url = format!("/openapi/v3/{path}?hash={}", document.hash());
+        paths.insert(path.clone(), json!({"serverRelativeURL": url}));
     }
+    json!({"paths": paths})
 }
 
 impl Document {
@@ -130,6 +160,15 @@ impl Document {
             media_type,
             etag: etag(bytes),
             gzip: gzip.into(),
+        }
+    }
+
+    /// The same in memory of the calling thread.
+    fn copy(&self) -> Self {
+        Self {
+            media_type: self.media_type,
+            gzip: Bytes::copy_from_slice(&self.gzip),
+            etag: HeaderValue::from_bytes(self.etag.as_bytes()).expect("a header's value"),
         }
     }
 
