@@ -99,7 +99,8 @@ pub async fn node(client: &Client, node: &NodeState, present: &Value) -> Result<
     Ok(())
 }
 
-/// Creates the object, or merges it into the one that is there.
+/// Merges the object into the one that is there, or creates it. (Creating first would not do: a service whose address is
+/// taken, by itself, is refused as invalid and not as existing.)
 async fn ensure(
     client: &Client,
     resource: &Resource,
@@ -110,24 +111,18 @@ async fn ensure(
         field_manager: "skiff".into(),
         ..WriteOptions::default()
     };
+    let name = object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_string();
+    let patch = Patch::Merge(object.clone());
     match client
-        .create::<_, Value>(resource, namespace, &object, &options)
+        .patch::<Value>(resource, namespace, &name, "", &patch, &options)
         .await
     {
-        Err(error) if error.is_already_exists() => {
-            let name = object["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_string();
+        Err(error) if error.is_not_found() => {
             client
-                .patch::<Value>(
-                    resource,
-                    namespace,
-                    &name,
-                    "",
-                    &Patch::Merge(object),
-                    &options,
-                )
+                .create::<_, Value>(resource, namespace, &object, &options)
                 .await?;
             Ok(())
         }

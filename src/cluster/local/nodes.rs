@@ -76,9 +76,14 @@ pub fn specify(cluster: &Cluster, node: &NodeState, pki: &Pki) -> Result<NodeSpe
 pub fn runs_as(cluster: &Cluster, spec: &NodeSpec) -> bool {
     let path = cluster.paths().node(&spec.name).spec();
     let stored = files::read_optional(&path).ok().flatten();
-    stored
-        .and_then(|text| serde_json::from_str::<NodeSpec>(&text).ok())
-        .is_some_and(|stored| stored == *spec)
+    let stored = stored.and_then(|text| serde_json::from_str::<NodeSpec>(&text).ok());
+    stored.is_some_and(|mut stored| {
+        // A port that the kernel chose is the one that was remembered.
+        if stored.listen_port == Some(0) {
+            stored.listen_port = spec.listen_port;
+        }
+        stored == *spec
+    })
 }
 
 /// Asks a node to end, kills what does not, and waits until all of it is gone. One that does not run is no error.

@@ -102,11 +102,16 @@ pub async fn dns(client: &Client, address: Option<Ipv4Addr>) -> Result<(), Ready
     loop {
         match addons::dns(client, address).await {
             Ok(()) => return Ok(()),
-            Err(error) if Instant::now() >= deadline => return Err(ReadyError::Dns(error)),
-            // Its namespace may be a moment late, and so may the service range.
-            Err(_) => sleep(AGAIN).await,
+            // Its namespace may be a moment late, and so may the rights to write there.
+            Err(error) if settles(&error) && Instant::now() < deadline => sleep(AGAIN).await,
+            Err(error) => return Err(ReadyError::Dns(error)),
         }
     }
+}
+
+/// Whether a server that has just started may answer otherwise soon.
+fn settles(error: &ClientError) -> bool {
+    error.is_transient() || error.is_not_found() || error.is_forbidden()
 }
 
 /// Watches the nodes until each of `nodes` is Ready, and gives each its role and range as soon as it appears.
