@@ -2,11 +2,15 @@
 //!
 //! To add a kind's rules: a unit struct that implements `Strategy` in the file of its group, and its line in `KINDS`.
 
+pub mod api_services;
 pub mod apps;
 pub mod autoscaling;
 pub mod batch;
+pub mod check;
 pub mod core;
+pub mod devices;
 pub mod networking;
+pub mod nodes;
 pub mod object_meta;
 pub mod pod_spec;
 pub mod policy;
@@ -45,16 +49,15 @@ pub static KINDS: &[&dyn Strategy] = &[
     &core::services::Services,
     &core::volumes::PersistentVolumeClaims,
     &core::volumes::PersistentVolumes,
+    &devices::ResourceClaims,
+    &devices::ResourceClaimTemplates,
+    &devices::ResourceSlices,
     &networking::Ingresses,
     &networking::IpAddresses,
     &networking::NetworkPolicies,
     &networking::ServiceCidrs,
-    &policy::Bindings("clusterrolebindings"),
-    &policy::Bindings("rolebindings"),
-    &policy::LimitRanges,
     &policy::PodDisruptionBudgets,
     &policy::PriorityClasses,
-    &policy::ResourceQuotas,
     &policy::admission::Policies("mutatingadmissionpolicies"),
     &policy::admission::Policies("validatingadmissionpolicies"),
     &policy::admission::PolicyBindings("mutatingadmissionpolicybindings"),
@@ -65,20 +68,25 @@ pub static KINDS: &[&dyn Strategy] = &[
     &policy::certificates::ClusterTrustBundles,
     &policy::flow::FlowSchemas,
     &policy::flow::PriorityLevelConfigurations,
+    &policy::quota::LimitRanges,
+    &policy::quota::ResourceQuotas,
+    &policy::rbac::Bindings("clusterrolebindings"),
+    &policy::rbac::Bindings("rolebindings"),
+    &policy::rbac::Roles("clusterroles"),
+    &policy::rbac::Roles("roles"),
     &simple::API_SERVICES,
-    &simple::CLUSTER_ROLES,
     &simple::CONTROLLER_REVISIONS,
     &simple::CSI_NODES,
+    &simple::CSI_STORAGE_CAPACITIES,
     &simple::CUSTOM_RESOURCE_DEFINITIONS,
     &simple::DEVICE_CLASSES,
     &simple::DEVICE_TAINT_RULES,
     &simple::INGRESS_CLASSES,
-    &simple::RESOURCE_SLICES,
-    &simple::ROLES,
     &simple::RUNTIME_CLASSES,
     &simple::VOLUME_ATTACHMENTS,
     &storage::CsiDrivers,
     &storage::StorageClasses,
+    &storage::VolumeAttributesClasses,
 ];
 
 static PLAIN: LazyLock<Vec<Plain>> =

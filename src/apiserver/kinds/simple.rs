@@ -1,15 +1,25 @@
 //! Kinds that differ from the defaults in a few answers only: one row each.
 
-use super::object_meta::{NameRule, dns_label, dns_subdomain, path_segment};
-use crate::registry::strategy::Strategy;
+use apimachinery::Value;
+use apimachinery::field::ErrorList;
+
+use super::check::Node;
+use super::object_meta::{NameRule, dns_label, dns_subdomain};
+use super::{api_services, apps, devices, networking, nodes, storage};
+use crate::registry::strategy::{Change, Strategy};
 
 /// A kind told by its answers.
 pub struct Simple {
     id: (&'static str, &'static str),
     name: NameRule,
     generation: bool,
-    creates_on_update: bool,
     unconditional: bool,
+    validate: fn(&Value) -> ErrorList,
+    frozen: &'static [&'static str],
+}
+
+fn nothing(_object: &Value) -> ErrorList {
+    ErrorList::new()
 }
 
 impl Simple {
@@ -18,9 +28,22 @@ impl Simple {
             id: (group, plural),
             name: dns_subdomain,
             generation: false,
-            creates_on_update: false,
             unconditional: true,
+            validate: nothing,
+            frozen: &[],
         }
+    }
+
+    /// What an object must be like.
+    const fn checked(mut self, rule: fn(&Value) -> ErrorList) -> Self {
+        self.validate = rule;
+        self
+    }
+
+    /// Members, by dots, that no update changes.
+    const fn frozen(mut self, paths: &'static [&'static str]) -> Self {
+        self.frozen = paths;
+        self
     }
 
     const fn counted(mut self) -> Self {
@@ -30,11 +53,6 @@ impl Simple {
 
     const fn named(mut self, rule: NameRule) -> Self {
         self.name = rule;
-        self
-    }
-
-    const fn created_by_put(mut self) -> Self {
-        self.creates_on_update = true;
         self
     }
 
@@ -57,38 +75,68 @@ impl Strategy for Simple {
         self.generation
     }
 
-    fn creates_on_update(&self) -> bool {
-        self.creates_on_update
-    }
-
     fn updates_unconditionally(&self) -> bool {
         self.unconditional
     }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        (self.validate)(object)
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        if change.subresource == "status" {
+            return ErrorList::new();
+        }
+        let mut errors = (self.validate)(new);
+        for path in self.frozen {
+            let mut values = (new, old);
+            for step in path.split('.') {
+                values = (at(values.0, step), at(values.1, step));
+            }
+            Node::root(values.0, path).unchanged(&mut errors, values.1);
+        }
+        errors
+    }
 }
 
-const RBAC: &str = "rbac.authorization.k8s.io";
+fn at<'a>(value: &'a Value, step: &str) -> &'a Value {
+    super::tree::at(value, &[step])
+}
+
 const RESOURCE: &str = "resource.k8s.io";
 const STORAGE: &str = "storage.k8s.io";
 
-pub static CLUSTER_ROLES: Simple = Simple::new(RBAC, "clusterroles")
-    .named(path_segment)
-    .created_by_put();
-pub static ROLES: Simple = Simple::new(RBAC, "roles")
-    .named(path_segment)
-    .created_by_put();
-pub static API_SERVICES: Simple =
-    Simple::new("apiregistration.k8s.io", "apiservices").with_version_only();
-pub static CSI_NODES: Simple = Simple::new(STORAGE, "csinodes").with_version_only();
-pub static VOLUME_ATTACHMENTS: Simple =
-    Simple::new(STORAGE, "volumeattachments").with_version_only();
-pub static DEVICE_CLASSES: Simple = Simple::new(RESOURCE, "deviceclasses").counted();
-pub static DEVICE_TAINT_RULES: Simple = Simple::new(RESOURCE, "devicetaintrules").counted();
-pub static RESOURCE_SLICES: Simple = Simple::new(RESOURCE, "resourceslices").counted();
-pub static CONTROLLER_REVISIONS: Simple = Simple::new("apps", "controllerrevisions");
-pub static INGRESS_CLASSES: Simple = Simple::new("networking.k8s.io", "ingressclasses").counted();
+pub static API_SERVICES: Simple = Simple::new("apiregistration.k8s.io", "apiservices")
+    .with_version_only()
+    .checked(api_services::service);
+pub static CSI_NODES: Simple = Simple::new(STORAGE, "csinodes")
+    .with_version_only()
+    .checked(storage::csi::node);
+pub static CSI_STORAGE_CAPACITIES: Simple = Simple::new(STORAGE, "csistoragecapacities")
+    .checked(storage::csi::capacity)
+    .frozen(&["nodeTopology", "storageClassName"]);
+pub static VOLUME_ATTACHMENTS: Simple = Simple::new(STORAGE, "volumeattachments")
+    .with_version_only()
+    .checked(storage::csi::attachment)
+    .frozen(&["spec"]);
+pub static DEVICE_CLASSES: Simple = Simple::new(RESOURCE, "deviceclasses")
+    .counted()
+    .checked(devices::class);
+pub static DEVICE_TAINT_RULES: Simple = Simple::new(RESOURCE, "devicetaintrules")
+    .counted()
+    .checked(devices::taint_rule);
+pub static CONTROLLER_REVISIONS: Simple = Simple::new("apps", "controllerrevisions")
+    .checked(apps::controller_revision)
+    .frozen(&["data"]);
+pub static INGRESS_CLASSES: Simple = Simple::new("networking.k8s.io", "ingressclasses")
+    .counted()
+    .checked(networking::ingress_class)
+    .frozen(&["spec.controller"]);
 pub static RUNTIME_CLASSES: Simple = Simple::new("node.k8s.io", "runtimeclasses")
     .named(dns_label)
-    .with_version_only();
+    .with_version_only()
+    .checked(nodes::runtime_class)
+    .frozen(&["handler"]);
 pub static CUSTOM_RESOURCE_DEFINITIONS: Simple =
     Simple::new("apiextensions.k8s.io", "customresourcedefinitions")
         .counted()

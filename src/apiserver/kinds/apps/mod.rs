@@ -333,9 +333,31 @@ impl Strategy for PodTemplates {
         template(object, &["template"]);
     }
 
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let template = at(object, &["template"]);
+        rules::template_metadata(template, &Path::new("template"), &mut errors);
+        errors.extend(super::pod_spec::validation::pod_spec(
+            at(template, &["spec"]),
+            &Path::new("template").child("spec"),
+        ));
+        errors
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }
+}
+
+/// `ValidateControllerRevision`.
+pub fn controller_revision(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !has(object, &["data"]) {
+        errors.push(Error::required(&Path::new("data"), "data is mandatory"));
+    }
+    let revision = super::check::Node::root(at(object, &["revision"]), "revision");
+    revision.nonnegative(&mut errors);
+    errors
 }
 
 /// Defaults of a job's spec (`SetDefaults_Job`).

@@ -3,6 +3,7 @@
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
+use super::super::check::Node;
 use super::super::pod_spec::validation::one_of;
 use super::super::tree::{at, default_text, int, items, items_mut, text};
 use crate::registry::strategy::{Change, Strategy};
@@ -201,26 +202,54 @@ impl Strategy for Leases {
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let path = Path::new("spec");
-        if let Some(seconds) = int(object, &["spec", "leaseDurationSeconds"])
-            && seconds <= 0
-        {
-            errors.push(Error::invalid(
-                &path.child("leaseDurationSeconds"),
-                seconds,
-                "must be greater than 0",
-            ));
-        }
-        if let Some(count) = int(object, &["spec", "leaseTransitions"])
-            && count < 0
-        {
-            errors.push(Error::invalid(
-                &path.child("leaseTransitions"),
-                count,
-                "must be greater than or equal to 0",
-            ));
-        }
-        errors
+        lease(object)
+    }
+}
+
+/// `ValidateLeaseSpec`.
+fn lease(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = Node::root(at(object, &["spec"]), "spec");
+    let holder = spec.at("holderIdentity");
+    if holder.is_set() && holder.text().is_empty() && !spec.at("strategy").is_set() {
+        holder.invalid(&mut errors, "must not be empty");
+    }
+    let duration = spec.at("leaseDurationSeconds");
+    if duration.int().is_some_and(|seconds| seconds <= 0) {
+        duration.invalid(&mut errors, "must be greater than 0");
+    }
+    spec.at("leaseTransitions").nonnegative(&mut errors);
+    let (strategy, preferred) = (spec.at("strategy"), spec.at("preferredHolder"));
+    if strategy.is_set() {
+        strategy.syntax(&mut errors, name::qualified_name);
+    }
+    if !preferred.text().is_empty() && strategy.text().is_empty() {
+        preferred.forbidden(
+            &mut errors,
+            "may only be specified if `strategy` is defined",
+        );
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn leases_have_a_holder_and_last() {
+        let errors = lease(
+            &json!({"spec": {"holderIdentity": "", "leaseDurationSeconds": 0, "leaseTransitions": -1}}),
+        );
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "spec.holderIdentity: Invalid value: \"\": must not be empty",
+                "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+                "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
+            ]
+        );
     }
 }

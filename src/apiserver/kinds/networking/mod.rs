@@ -1,5 +1,10 @@
 //! Ingresses, network policies, address ranges and addresses.
 
+mod ingress;
+mod policy;
+
+pub use ingress::ingress_class;
+
 use std::net::IpAddr;
 
 use apimachinery::Value;
@@ -7,9 +12,6 @@ use apimachinery::field::{Error, ErrorList, Path};
 use serde_json::json;
 
 use super::core::services::addresses::Cidr;
-use super::pod_spec::affinity::label_selector;
-use super::pod_spec::containers::port_or_name;
-use super::pod_spec::validation::one_of;
 use super::tree::{at, default_text, has, items, items_mut, object_mut, set, text};
 use crate::registry::strategy::{Change, Strategy};
 
@@ -44,69 +46,7 @@ impl Strategy for NetworkPolicies {
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let path = Path::new("spec");
-        label_selector(
-            at(object, &["spec", "podSelector"]),
-            &path.child("podSelector"),
-            &mut errors,
-        );
-        for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
-            for (index, rule) in items(object, &["spec", rules]).iter().enumerate() {
-                let path = path.child(rules).index(index);
-                for (index, port) in items(rule, &["ports"]).iter().enumerate() {
-                    let path = path.child("ports").index(index);
-                    let valid = ["SCTP", "TCP", "UDP"];
-                    one_of(
-                        text(port, &["protocol"]),
-                        &valid,
-                        &path.child("protocol"),
-                        &mut errors,
-                    );
-                    if has(port, &["port"]) {
-                        port_or_name(at(port, &["port"]), &path.child("port"), &mut errors);
-                    }
-                }
-                for (index, peer) in items(rule, &[peers]).iter().enumerate() {
-                    peer_rules(peer, &path.child(peers).index(index), &mut errors);
-                }
-            }
-        }
-        for (index, kind) in items(object, &["spec", "policyTypes"]).iter().enumerate() {
-            let path = path.child("policyTypes").index(index);
-            one_of(
-                kind.as_str().unwrap_or(""),
-                &["Egress", "Ingress"],
-                &path,
-                &mut errors,
-            );
-        }
-        errors
-    }
-}
-
-fn peer_rules(peer: &Value, path: &Path, errors: &mut ErrorList) {
-    let selects = has(peer, &["podSelector"]) || has(peer, &["namespaceSelector"]);
-    for field in ["podSelector", "namespaceSelector"] {
-        label_selector(at(peer, &[field]), &path.child(field), errors);
-    }
-    if has(peer, &["ipBlock"]) {
-        let block = text(peer, &["ipBlock", "cidr"]);
-        if Cidr::parse(block).is_none() {
-            errors.push(Error::invalid(
-                &path.child("ipBlock").child("cidr"),
-                block,
-                "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
-            ));
-        }
-        if selects {
-            errors.push(Error::forbidden(
-                path,
-                "may not specify both ipBlock and another peer",
-            ));
-        }
-    } else if !selects {
-        errors.push(Error::required(path, "must specify a peer"));
+        policy::policy(object)
     }
 }
 
@@ -126,85 +66,24 @@ impl Strategy for Ingresses {
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let path = Path::new("spec");
-        let spec = at(object, &["spec"]);
-        if items(spec, &["rules"]).is_empty() && !has(spec, &["defaultBackend"]) {
-            errors.push(Error::invalid(
-                &path,
-                spec.get("rules").cloned().unwrap_or(json!([])),
-                "either `defaultBackend` or `rules` must be specified",
-            ));
-        }
-        if has(spec, &["defaultBackend"]) {
-            backend(
-                at(spec, &["defaultBackend"]),
-                &path.child("defaultBackend"),
-                &mut errors,
-            );
-        }
-        for (index, rule) in items(spec, &["rules"]).iter().enumerate() {
-            let path = path
-                .child("rules")
-                .index(index)
-                .child("http")
-                .child("paths");
-            for (index, item) in items(rule, &["http", "paths"]).iter().enumerate() {
-                let path = path.index(index);
-                let kind = text(item, &["pathType"]);
-                let valid = ["Exact", "ImplementationSpecific", "Prefix"];
-                if kind.is_empty() {
-                    errors.push(Error::required(
-                        &path.child("pathType"),
-                        "pathType must be specified",
-                    ));
-                } else {
-                    one_of(kind, &valid, &path.child("pathType"), &mut errors);
-                }
-                let url = text(item, &["path"]);
-                if matches!(kind, "Exact" | "Prefix") && !url.starts_with('/') {
-                    errors.push(Error::invalid(
-                        &path.child("path"),
-                        url,
-                        "must be an absolute path",
-                    ));
-                }
-                backend(at(item, &["backend"]), &path.child("backend"), &mut errors);
-            }
-        }
-        errors
+        ingress::create(object)
     }
-}
 
-fn backend(backend: &Value, path: &Path, errors: &mut ErrorList) {
-    let (service, resource) = (has(backend, &["service"]), has(backend, &["resource"]));
-    if service && resource {
-        errors.push(Error::invalid(
-            path,
-            "",
-            "cannot set both resource and service backends",
-        ));
-    } else if service {
-        let path = path.child("service");
-        if text(backend, &["service", "name"]).is_empty() {
-            errors.push(Error::required(&path.child("name"), ""));
+    fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
+        match change.subresource {
+            "status" => ingress::status(new),
+            _ => ingress::ingress(new),
         }
-        let port = at(backend, &["service", "port"]);
-        let (named, numbered) = (has(port, &["name"]), has(port, &["number"]));
-        if named && numbered {
-            errors.push(Error::invalid(
-                &path,
-                "",
-                "cannot set both port name & port number",
-            ));
-        } else if !named && !numbered {
-            errors.push(Error::required(&path, "port name or number is required"));
+    }
+
+    fn warnings(&self, _change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let class = "kubernetes.io/ingress.class";
+        if old.is_none() && apimachinery::meta::annotation(new, class).is_some() {
+            return vec![format!(
+                "annotation {class:?} is deprecated, please use 'spec.ingressClassName' instead"
+            )];
         }
-    } else if !resource {
-        errors.push(Error::required(
-            path,
-            "resource or service backend is required",
-        ));
+        Vec::new()
     }
 }
 

@@ -459,6 +459,25 @@ fn mounts(container: &Value, volumes: &[&str], path: &Path, errors: &mut ErrorLi
     }
 }
 
+/// Amounts of resources that containers may have.
+pub fn resource_amounts(amounts: &Value, path: &Path, errors: &mut ErrorList) {
+    for (called, amount) in amounts.as_object().into_iter().flatten() {
+        let path = path.key(called);
+        resource_name(called, &path, errors);
+        let negative = amount
+            .as_str()
+            .and_then(|text| text.parse::<Quantity>().ok())
+            .is_some_and(|amount| amount.sign() < 0);
+        if negative {
+            errors.push(Error::invalid(
+                &path,
+                amount,
+                "must be greater than or equal to 0",
+            ));
+        }
+    }
+}
+
 /// `ValidateContainerResourceRequirements`.
 pub fn resources(resources: &Value, path: &Path, errors: &mut ErrorList) {
     let parse = |amount: &Value| -> Option<Quantity> { amount.as_str()?.parse().ok() };

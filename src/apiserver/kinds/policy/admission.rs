@@ -1,10 +1,13 @@
-//! Configurations of admission: webhooks and policies.
+//! Configurations of admission: webhooks and policies. What they may say is in `rules`.
+
+mod rules;
 
 use apimachinery::Value;
+use apimachinery::field::ErrorList;
 use serde_json::json;
 
 use super::super::tree::{at_mut, default_text, default_value, items_mut};
-use crate::registry::strategy::Strategy;
+use crate::registry::strategy::{Change, Strategy};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -41,6 +44,10 @@ impl Strategy for Webhooks {
             }
         }
     }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        rules::webhooks(object, self.0 == "mutatingwebhookconfigurations")
+    }
 }
 
 fn rules(holder: &mut Value, path: &[&str]) {
@@ -74,6 +81,17 @@ impl Strategy for Policies {
             matches(constraints);
         }
     }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        rules::policy(object, self.0 == "mutatingadmissionpolicies")
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
+        if change.subresource == "status" {
+            return ErrorList::new();
+        }
+        self.validate_create(change, new)
+    }
 }
 
 fn matches(constraints: &mut Value) {
@@ -104,5 +122,9 @@ impl Strategy for PolicyBindings {
         if let Some(constraints) = at_mut(object, &["spec", "matchResources"]) {
             matches(constraints);
         }
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        rules::policy_binding(object, self.0 == "mutatingadmissionpolicybindings")
     }
 }

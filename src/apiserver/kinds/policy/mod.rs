@@ -3,16 +3,15 @@
 pub mod admission;
 pub mod certificates;
 pub mod flow;
+pub mod quota;
+pub mod rbac;
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, meta};
 use serde_json::json;
 
-use super::object_meta::{NameRule, path_segment};
 use super::pod_spec::affinity::label_selector;
-use super::tree::{
-    at, default_text, default_value, has, int, items, items_mut, object_mut, set, text,
-};
+use super::tree::{at, default_value, has, int, set, text};
 use crate::registry::strategy::{Change, Strategy};
 
 pub struct PodDisruptionBudgets;
@@ -119,170 +118,6 @@ impl Strategy for PriorityClasses {
             errors.push(Error::invalid(
                 &Path::new("preemptionPolicy"),
                 text(new, &["preemptionPolicy"]),
-                "field is immutable",
-            ));
-        }
-        errors
-    }
-}
-
-const RBAC: &str = "rbac.authorization.k8s.io";
-
-/// RoleBindings and ClusterRoleBindings, by their plural.
-pub struct Bindings(pub &'static str);
-
-impl Strategy for Bindings {
-    fn id(&self) -> (&'static str, &'static str) {
-        (RBAC, self.0)
-    }
-
-    fn name_rule(&self) -> NameRule {
-        path_segment
-    }
-
-    fn creates_on_update(&self) -> bool {
-        true
-    }
-
-    fn default(&self, object: &mut Value) {
-        if let Some(reference) = object
-            .get_mut("roleRef")
-            .filter(|reference| reference.is_object())
-        {
-            default_text(reference, "apiGroup", RBAC);
-        }
-        for subject in items_mut(object, &["subjects"]) {
-            if matches!(text(subject, &["kind"]), "User" | "Group") {
-                default_text(subject, "apiGroup", RBAC);
-            }
-        }
-    }
-
-    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let path = Path::new("roleRef");
-        let group = text(object, &["roleRef", "apiGroup"]);
-        if group != RBAC {
-            errors.push(Error::not_supported(
-                &path.child("apiGroup"),
-                group,
-                &[RBAC],
-            ));
-        }
-        let kind = text(object, &["roleRef", "kind"]);
-        let valid: &[&str] = if self.0 == "clusterrolebindings" {
-            &["ClusterRole"]
-        } else {
-            &["ClusterRole", "Role"]
-        };
-        if !valid.contains(&kind) {
-            errors.push(Error::not_supported(&path.child("kind"), kind, valid));
-        }
-        if text(object, &["roleRef", "name"]).is_empty() {
-            errors.push(Error::required(&path.child("name"), ""));
-        }
-        for (index, subject) in items(object, &["subjects"]).iter().enumerate() {
-            let path = Path::new("subjects").index(index);
-            if text(subject, &["name"]).is_empty() {
-                errors.push(Error::required(&path.child("name"), ""));
-            }
-            let group = text(subject, &["apiGroup"]);
-            match text(subject, &["kind"]) {
-                "ServiceAccount" => {
-                    if !group.is_empty() {
-                        errors.push(Error::not_supported(&path.child("apiGroup"), group, &[""]));
-                    }
-                    let cluster = self.0 == "clusterrolebindings";
-                    if cluster && text(subject, &["namespace"]).is_empty() {
-                        errors.push(Error::required(&path.child("namespace"), ""));
-                    }
-                }
-                "User" | "Group" => {
-                    if group != RBAC {
-                        errors.push(Error::not_supported(
-                            &path.child("apiGroup"),
-                            group,
-                            &[RBAC],
-                        ));
-                    }
-                }
-                other => errors.push(Error::not_supported(
-                    &path.child("kind"),
-                    other,
-                    &["Group", "ServiceAccount", "User"],
-                )),
-            }
-        }
-        errors
-    }
-
-    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = self.validate_create(change, new);
-        if at(new, &["roleRef"]) != at(old, &["roleRef"]) {
-            errors.push(Error::invalid(
-                &Path::new("roleRef"),
-                at(new, &["roleRef"]).clone(),
-                "cannot change roleRef",
-            ));
-        }
-        errors
-    }
-}
-
-pub struct LimitRanges;
-
-impl Strategy for LimitRanges {
-    fn id(&self) -> (&'static str, &'static str) {
-        ("", "limitranges")
-    }
-
-    fn creates_on_update(&self) -> bool {
-        true
-    }
-
-    /// Limits follow from maxima, requests from limits or minima.
-    fn default(&self, object: &mut Value) {
-        for item in items_mut(object, &["spec", "limits"]) {
-            if text(item, &["type"]) != "Container" {
-                continue;
-            }
-            for (from, to) in [
-                ("max", "default"),
-                ("default", "defaultRequest"),
-                ("min", "defaultRequest"),
-            ] {
-                let Some(source) = at(item, &[from]).as_object().cloned() else {
-                    continue;
-                };
-                if source.is_empty() {
-                    continue;
-                }
-                let target = object_mut(item, &[to]);
-                for (name, amount) in source {
-                    target.entry(name).or_insert(amount);
-                }
-            }
-        }
-    }
-}
-
-pub struct ResourceQuotas;
-
-impl Strategy for ResourceQuotas {
-    fn id(&self) -> (&'static str, &'static str) {
-        ("", "resourcequotas")
-    }
-
-    fn returns_deleted(&self) -> bool {
-        true
-    }
-
-    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        if at(new, &["spec", "scopes"]) != at(old, &["spec", "scopes"]) {
-            errors.push(Error::invalid(
-                &Path::new("spec").child("scopes"),
-                at(new, &["spec", "scopes"]).clone(),
                 "field is immutable",
             ));
         }

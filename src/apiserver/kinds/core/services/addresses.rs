@@ -81,6 +81,13 @@ impl Cidr {
         self.family
     }
 
+    /// Whether `inner` is a smaller range within this one.
+    pub fn strictly_covers(&self, inner: &Self) -> bool {
+        inner.family == self.family
+            && inner.bits > self.bits
+            && (self.base..=self.last()).contains(&inner.base)
+    }
+
     /// Addresses in the range, capped.
     fn size(&self) -> u128 {
         1 << (width(self.family) - self.bits).min(MAX_HOST_BITS)
