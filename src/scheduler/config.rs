@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use crate::profile::Profile;
+
 /// Flags of kube-scheduler; `default` has upstream's values.
 #[derive(Clone, Debug)]
 pub struct SchedulerConfig {
-    /// `schedulerName` of the pods it schedules, and the component of its events.
-    pub scheduler_name: String,
+    /// At least one; each has a name of its own.
+    pub profiles: Vec<Profile>,
     /// `--leader-elect`; off where only one can run, as in the server in one process.
     pub leader_elect: bool,
     pub leader_lease_duration: Duration,
@@ -14,8 +16,6 @@ pub struct SchedulerConfig {
     pub leader_retry_period: Duration,
     /// Begins the identity in the lease.
     pub host: String,
-    /// `percentageOfNodesToScore`; 0 adapts to the number of nodes.
-    pub percentage_of_nodes_to_score: usize,
     /// `podInitialBackoffSeconds` and `podMaxBackoffSeconds`.
     pub pod_initial_backoff: Duration,
     pub pod_max_backoff: Duration,
@@ -24,13 +24,12 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         SchedulerConfig {
-            scheduler_name: "default-scheduler".into(),
+            profiles: vec![Profile::default()],
             leader_elect: true,
             leader_lease_duration: Duration::from_secs(15),
             leader_renew_deadline: Duration::from_secs(10),
             leader_retry_period: Duration::from_secs(2),
             host: "localhost".into(),
-            percentage_of_nodes_to_score: 0,
             pod_initial_backoff: Duration::from_secs(1),
             pod_max_backoff: Duration::from_secs(10),
         }

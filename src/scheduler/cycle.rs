@@ -1,15 +1,15 @@
-//! One decision: filter the nodes, score what is left, take the best.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! One decision: filter the nodes, score what is left, take the best; if none is left, see whom to evict.
 
 use rand::Rng;
 
 use crate::{
     cluster::Cluster,
-    framework::{Filter, NodeFilter, Rejection},
+    fit_error::FitError,
+    framework::{Ask, Filter, NodeFilter, Plugin, Rejection, Trial},
     node::NodeInfo,
-    plugins::{self, PLUGINS},
     pod::Pod,
+    preemption::{self, Nomination},
+    profile::Profile,
 };
 
 /// So many fitting nodes are always looked for (minFeasibleNodesToFind).
@@ -17,256 +17,256 @@ const MIN_FEASIBLE: usize = 100;
 /// And never fewer than this share of all, in percent (minFeasibleNodesPercentageToFind).
 const MIN_PERCENTAGE: usize = 5;
 
-/// Why a pod fits nowhere. `Display` is upstream's FitError with its preemption part.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct FitError {
-    pub nodes: usize,
-    /// A reason that holds for all nodes at once.
-    pub of_all: Option<String>,
-    /// How many nodes each reason holds for.
-    pub reasons: BTreeMap<String, usize>,
-    /// Nodes where evicting pods might help, and where it cannot.
-    pub resolvable: usize,
-    pub unresolvable: usize,
-    pub plugins: BTreeSet<&'static str>,
-    pub never_preempts: bool,
-}
-
-impl std::fmt::Display for FitError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.nodes == 0 {
-            return f.write_str("no nodes available to schedule pods");
-        }
-        write!(f, "0/{} nodes are available", self.nodes)?;
-        match &self.of_all {
-            Some(reason) => write!(f, ": {reason}.")?,
-            None => f.write_str(&histogram(&self.reasons))?,
-        }
-        // The dynamic resources' part of the answer comes first, though the pod has no claims.
-        f.write_str(" no new claims to deallocate, preemption: ")?;
-        if self.never_preempts {
-            return f.write_str("not eligible due to preemptionPolicy=Never.");
-        }
-        let mut reasons = BTreeMap::new();
-        for (reason, count) in [
-            (
-                "Preemption is not helpful for scheduling",
-                self.unresolvable,
-            ),
-            (
-                "No preemption victims found for incoming pod",
-                self.resolvable,
-            ),
-        ] {
-            if count > 0 {
-                reasons.insert(reason.to_string(), count);
-            }
-        }
-        write!(
-            f,
-            "0/{} nodes are available{}",
-            self.nodes,
-            histogram(&reasons)
-        )
-    }
-}
-
-/// `: 1 this, 2 that.`, sorted as text.
-fn histogram(reasons: &BTreeMap<String, usize>) -> String {
-    let mut parts: Vec<String> = reasons
-        .iter()
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
-    parts.sort();
-    if parts.is_empty() {
-        ".".into()
-    } else {
-        format!(": {}.", parts.join(", "))
-    }
+/// A pod that fits nowhere.
+#[derive(Debug)]
+pub struct Failure {
+    pub error: FitError,
+    pub nomination: Nomination,
 }
 
 /// Picks nodes, beginning each search where the last one ended so that all nodes get their turn.
 #[derive(Default)]
 pub struct Scheduler {
     start: usize,
-    /// `percentageOfNodesToScore`; 0 adapts.
-    percentage: usize,
+    scratch: Scratch,
+}
+
+/// Buffers that outlive a decision, so that it allocates nothing for each node.
+#[derive(Default)]
+struct Scratch {
+    why: Vec<Rejection>,
+    scores: Vec<i64>,
+    totals: Vec<i64>,
+}
+
+/// What the plugins have to say about a pod.
+pub struct Filters<'a> {
+    checks: Vec<(&'static str, Box<dyn NodeFilter + 'a>)>,
+    /// The only nodes that can be right, and the plugins that say so.
+    among: Option<(Vec<String>, Vec<&'static str>)>,
+}
+
+impl Filters<'_> {
+    /// The first plugin that rejects the node; its reasons are left in `why`.
+    fn rejected(&self, node: &NodeInfo, why: &mut Vec<Rejection>) -> Option<&'static str> {
+        why.clear();
+        self.checks.iter().find_map(|(name, check)| {
+            check.check(node, why);
+            (!why.is_empty()).then_some(*name)
+        })
+    }
+
+    /// The same for a node with other pods than it has.
+    pub fn rejected_trial(&self, trial: &Trial, why: &mut Vec<Rejection>) -> Option<&'static str> {
+        why.clear();
+        self.checks.iter().find_map(|(name, check)| {
+            check.check_trial(trial, why);
+            (!why.is_empty()).then_some(*name)
+        })
+    }
+}
+
+/// The first plugin that rejects the node with or without the pods that are expected there and matter as much
+/// (RunFilterPluginsWithNominatedPods): those may come, or may not.
+fn rejected(
+    ask: Ask<'_>,
+    filters: &Filters<'_>,
+    node: &NodeInfo,
+    why: &mut Vec<Rejection>,
+) -> Option<&'static str> {
+    if ask.cluster.has_nominations() {
+        let expected = preemption::expected(ask, &node.name);
+        if !expected.is_empty() {
+            let mut trial = Trial::of(node);
+            expected.iter().for_each(|pod| trial.add(pod));
+            if let Some(name) = filters.rejected_trial(&trial, why) {
+                return Some(name);
+            }
+        }
+    }
+    filters.rejected(node, why)
 }
 
 impl Scheduler {
-    pub fn new(percentage: usize) -> Self {
-        Scheduler {
-            start: 0,
-            percentage,
-        }
-    }
-
     /// The index of the best node for the pod.
-    pub fn schedule(&mut self, pod: &Pod, cluster: &mut Cluster) -> Result<usize, FitError> {
-        let order = cluster.order().to_vec();
+    pub fn schedule(
+        &mut self,
+        pod: &Pod,
+        profile: &Profile,
+        cluster: &mut Cluster,
+    ) -> Result<usize, Box<Failure>> {
+        cluster.order();
         let cluster = &*cluster;
-        let feasible = self.feasible(pod, cluster, &order)?;
-        if let [only] = feasible.as_slice() {
-            return Ok(only.index);
+        let ask = Ask {
+            pod,
+            cluster,
+            args: &profile.args,
+        };
+        let mut error = FitError {
+            nodes: cluster.ordered().len(),
+            ..FitError::default()
+        };
+        if error.nodes == 0 {
+            return Err(Box::new(Failure {
+                error,
+                nomination: Nomination::Keep,
+            }));
         }
-        Ok(best(&scores(pod, cluster, &feasible)))
+        let Some(filters) = filters(ask, profile, &mut error) else {
+            let nomination = preemption::run(ask, profile, None, &mut error);
+            return Err(Box::new(Failure { error, nomination }));
+        };
+        // A pod that is expected somewhere goes there if it can.
+        if let Some(node) = cluster
+            .nomination(&pod.uid)
+            .and_then(|name| cluster.find_node(name))
+            && filters
+                .among
+                .as_ref()
+                .is_none_or(|(names, _)| names.contains(&node.name))
+            && rejected(ask, &filters, node, &mut self.scratch.why).is_none()
+        {
+            return Ok(node.index);
+        }
+        let feasible = self.feasible(ask, profile, &filters, &mut error);
+        match feasible.as_slice() {
+            [] => {
+                let nomination = preemption::run(ask, profile, Some(&filters), &mut error);
+                Err(Box::new(Failure { error, nomination }))
+            }
+            [only] => Ok(only.index),
+            _ => Ok(feasible[self.best(ask, profile, &feasible)].index),
+        }
     }
 
     fn feasible<'a>(
         &mut self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        order: &[usize],
-    ) -> Result<Vec<&'a NodeInfo>, FitError> {
-        let mut error = FitError {
-            nodes: order.len(),
-            never_preempts: pod.never_preempts,
-            ..FitError::default()
-        };
-        if order.is_empty() {
-            return Err(error);
-        }
-        let Filters { checks, among } = filters(pod, cluster, &mut error)?;
-        let candidates: Vec<usize> = match &among {
-            Some((names, _)) => names
+        ask: Ask<'a>,
+        profile: &Profile,
+        filters: &Filters<'a>,
+        error: &mut FitError,
+    ) -> Vec<&'a NodeInfo> {
+        let cluster = ask.cluster;
+        let order = cluster.ordered();
+        let why = &mut self.scratch.why;
+        if let Some((names, plugins)) = &filters.among {
+            let candidates: Vec<&NodeInfo> = names
                 .iter()
                 .filter_map(|name| cluster.find_node(name))
-                .map(|node| node.index)
-                .collect(),
-            None => {
-                let (before, after) = order.split_at(self.start % order.len());
-                after.iter().chain(before).copied().collect()
+                .collect();
+            let mut feasible = Vec::new();
+            for node in &candidates {
+                match rejected(ask, filters, node, why) {
+                    None => feasible.push(*node),
+                    Some(plugin) => error.reject(node.index, plugin, why),
+                }
             }
-        };
-        let wanted = self.wanted(candidates.len());
+            let left = order.len() - candidates.len();
+            if feasible.is_empty() && left > 0 {
+                error.plugins.extend(plugins);
+                let names = plugins.join(" ");
+                error
+                    .reasons
+                    .add(format!("node(s) didn't satisfy plugin(s) [{names}]"), left);
+            }
+            return feasible;
+        }
+        let wanted = profile.wanted_nodes(order.len());
         let mut feasible = Vec::with_capacity(wanted);
         let mut tried = 0;
-        for index in candidates {
+        let start = self.start % order.len();
+        for index in order[start..].iter().chain(&order[..start]) {
+            tried += 1;
+            let node = cluster.node(*index);
+            match rejected(ask, filters, node, why) {
+                None => feasible.push(node),
+                Some(plugin) => error.reject(*index, plugin, why),
+            }
             if feasible.len() == wanted {
                 break;
             }
-            tried += 1;
-            let node = cluster.node(index);
-            match checks
-                .iter()
-                .find_map(|(name, check)| Some((*name, check.check(node).err()?)))
-            {
-                None => feasible.push(node),
-                Some((plugin, rejections)) => error.node(plugin, &rejections),
-            }
         }
-        if let Some((_, plugin)) = among {
-            let left = order.len() - tried;
-            if feasible.is_empty() && left > 0 {
-                let reason = format!("node(s) didn't satisfy plugin(s) [{plugin}]");
-                error.reasons.insert(reason, left);
-                error.unresolvable += left;
-                error.plugins.insert(plugin);
-            }
-        } else {
-            self.start = (self.start + tried) % order.len();
-        }
-        if feasible.is_empty() {
-            Err(error)
-        } else {
-            Ok(feasible)
-        }
+        self.start = (start + tried) % order.len();
+        feasible
     }
 
+    /// One with the highest weighted sum of all plugins' scores, by chance.
+    fn best(&mut self, ask: Ask<'_>, profile: &Profile, nodes: &[&NodeInfo]) -> usize {
+        let Scratch { scores, totals, .. } = &mut self.scratch;
+        totals.clear();
+        totals.resize(nodes.len(), 0);
+        for (plugin, weight) in &profile.scorers {
+            let Some(scorer) = plugin.score(ask, nodes) else {
+                continue;
+            };
+            scores.clear();
+            scorer.score_all(nodes, scores);
+            scorer.normalize(nodes, scores);
+            for (total, score) in totals.iter_mut().zip(scores.iter()) {
+                *total += score * weight;
+            }
+        }
+        let highest = totals.iter().copied().max().unwrap_or(0);
+        let best = totals.iter().filter(|total| **total == highest).count();
+        let chosen = rand::rng().random_range(0..best.max(1));
+        let mut positions = totals
+            .iter()
+            .enumerate()
+            .filter(|(_, total)| **total == highest);
+        positions.nth(chosen).map_or(0, |(index, _)| index)
+    }
+}
+
+/// What the plugins have to say, or `None` if one rejects all nodes.
+fn filters<'a>(ask: Ask<'a>, profile: &Profile, error: &mut FitError) -> Option<Filters<'a>> {
+    let mut filters = Filters {
+        checks: Vec::with_capacity(profile.filters.len()),
+        among: None,
+    };
+    for plugin in &profile.filters {
+        let plugin: &dyn Plugin = *plugin;
+        let name = plugin.name();
+        match plugin.filter(ask) {
+            Filter::Skip => {}
+            Filter::Check(check) => filters.checks.push((name, check)),
+            Filter::Among(nodes, check) => {
+                filters.checks.push((name, check));
+                let (names, plugins) = filters
+                    .among
+                    .get_or_insert_with(|| (nodes.clone(), Vec::new()));
+                names.retain(|name| nodes.contains(name));
+                plugins.push(name);
+                if names.is_empty() {
+                    let plugins = plugins.join(" ");
+                    error.plugins.insert(name);
+                    error.of_all = Some(format!(
+                        "node(s) didn't satisfy plugin(s) [{plugins}] simultaneously"
+                    ));
+                    return None;
+                }
+            }
+            Filter::Reject(rejection) => {
+                error.plugins.insert(name);
+                error.of_all = Some(rejection.reason.into_owned());
+                return None;
+            }
+        }
+    }
+    Some(filters)
+}
+
+impl Profile {
     /// How many fitting nodes are enough (numFeasibleNodesToFind).
-    fn wanted(&self, nodes: usize) -> usize {
+    fn wanted_nodes(&self, nodes: usize) -> usize {
         if nodes < MIN_FEASIBLE {
             return nodes.max(1);
         }
-        let percentage = match self.percentage {
+        let percentage = match self.percentage_of_nodes_to_score {
             0 => 50_usize.saturating_sub(nodes / 125).max(MIN_PERCENTAGE),
             percentage => percentage.min(100),
         };
         (nodes * percentage / 100).max(MIN_FEASIBLE)
     }
-}
-
-impl FitError {
-    fn node(&mut self, plugin: &'static str, rejections: &[Rejection]) {
-        self.plugins.insert(plugin);
-        for rejection in rejections {
-            *self
-                .reasons
-                .entry(rejection.reason.to_string())
-                .or_default() += 1;
-        }
-        if rejections.iter().all(|rejection| rejection.is_resolvable) {
-            self.resolvable += 1;
-        } else {
-            self.unresolvable += 1;
-        }
-    }
-}
-
-struct Filters<'a> {
-    checks: Vec<(&'static str, Box<dyn NodeFilter + 'a>)>,
-    /// The only nodes that can be right, and the plugin that says so.
-    among: Option<(Vec<String>, &'static str)>,
-}
-
-fn filters<'a>(
-    pod: &'a Pod,
-    cluster: &'a Cluster,
-    error: &mut FitError,
-) -> Result<Filters<'a>, FitError> {
-    let mut filters = Filters {
-        checks: Vec::new(),
-        among: None,
-    };
-    for plugin in plugins::all() {
-        let name = plugin.name();
-        match plugin.filter(pod, cluster) {
-            Filter::Skip => {}
-            Filter::Check(check) => filters.checks.push((name, check)),
-            Filter::Among(nodes, check) => {
-                filters.among = Some((nodes, name));
-                filters.checks.push((name, check));
-            }
-            Filter::Reject(rejection) => {
-                error.plugins.insert(name);
-                if rejection.is_resolvable {
-                    error.resolvable = error.nodes;
-                } else {
-                    error.unresolvable = error.nodes;
-                }
-                error.of_all = Some(rejection.reason.into_owned());
-                return Err(std::mem::take(error));
-            }
-        }
-    }
-    Ok(filters)
-}
-
-/// The weighted sums of all plugins' scores, with the nodes' indexes.
-fn scores(pod: &Pod, cluster: &Cluster, nodes: &[&NodeInfo]) -> Vec<(i64, usize)> {
-    let mut totals: Vec<(i64, usize)> = nodes.iter().map(|node| (0, node.index)).collect();
-    for (plugin, weight) in PLUGINS {
-        let Some(scorer) = plugin.score(pod, cluster, nodes) else {
-            continue;
-        };
-        let mut scores: Vec<i64> = nodes.iter().map(|node| scorer.score(node)).collect();
-        scorer.normalize(nodes, &mut scores);
-        for (total, score) in totals.iter_mut().zip(scores) {
-            total.0 += score * weight;
-        }
-    }
-    totals
-}
-
-/// One of the highest, by chance.
-fn best(totals: &[(i64, usize)]) -> usize {
-    let highest = totals.iter().map(|(score, _)| *score).max();
-    let best: Vec<usize> = totals
-        .iter()
-        .filter(|(score, _)| Some(*score) == highest)
-        .map(|(_, index)| *index)
-        .collect();
-    best[rand::rng().random_range(0..best.len())]
 }
 
 #[cfg(test)]
@@ -282,8 +282,8 @@ mod tests {
     fn schedule(cluster: &mut Cluster, value: Value) -> Result<String, String> {
         let pod = pod(value);
         let index = Scheduler::default()
-            .schedule(&pod, cluster)
-            .map_err(|error| error.to_string())?;
+            .schedule(&pod, &Profile::default(), cluster)
+            .map_err(|failure| failure.error.to_string())?;
         Ok(cluster.node(index).name.clone())
     }
 
@@ -304,8 +304,7 @@ mod tests {
         big["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("64");
         assert_eq!(
             schedule(&mut cluster, big).unwrap_err(),
-            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. no new claims to \
-             deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
         );
         let mut full = mk_pod("full");
         full["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
@@ -317,8 +316,7 @@ mod tests {
         more["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("2");
         assert_eq!(
             schedule(&mut cluster, more).unwrap_err(),
-            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. no new claims to \
-             deallocate, preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No \
+            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No \
              preemption victims found for incoming pod."
         );
     }
@@ -338,7 +336,9 @@ mod tests {
         let mut scheduler = Scheduler::default();
         for number in 0..20 {
             let pod = Arc::new(pod(mk_pod(&number.to_string())));
-            let index = scheduler.schedule(&pod, &mut cluster).unwrap();
+            let index = scheduler
+                .schedule(&pod, &Profile::default(), &mut cluster)
+                .unwrap();
             cluster.assume(pod, index);
         }
         for node in ["w1", "w2"] {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_search_ends_when_enough_nodes_fit_and_the_next_begins_there() {
-        let scheduler = Scheduler::default();
+        let profile = Profile::default();
         for (nodes, wanted) in [
             (10, 10),
             (99, 99),
@@ -357,7 +357,7 @@ mod tests {
             (5000, 500),
             (6000, 300),
         ] {
-            assert_eq!(scheduler.wanted(nodes), wanted, "{nodes}");
+            assert_eq!(profile.wanted_nodes(nodes), wanted, "{nodes}");
         }
     }
 
@@ -372,8 +372,7 @@ mod tests {
         value["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("1Ti");
         assert_eq!(
             schedule(&mut cluster, value).unwrap_err(),
-            "0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. no \
-             new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+            "0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
         );
     }
 }

@@ -3,9 +3,10 @@
 //! A plugin looks at the pod and the cluster once a cycle (upstream's PreFilter and PreScore) and returns a function
 //! that is then asked about each node (Filter and Score). What it computed lives in that function.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
+    args::PluginArgs,
     cluster::Cluster,
     node::{Node, NodeInfo},
     pod::Pod,
@@ -41,15 +42,72 @@ impl Rejection {
     }
 }
 
-/// Decides whether a pod fits a node.
-pub trait NodeFilter {
-    /// All reasons why not.
-    fn check(&self, node: &NodeInfo) -> Result<(), Vec<Rejection>>;
+/// What a plugin is asked about: the pod, what is known, and how the profile configures the plugins.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    pub pod: &'a Pod,
+    pub cluster: &'a Cluster,
+    pub args: &'a PluginArgs,
 }
 
-impl<F: Fn(&NodeInfo) -> Result<(), Vec<Rejection>>> NodeFilter for F {
-    fn check(&self, node: &NodeInfo) -> Result<(), Vec<Rejection>> {
-        self(node)
+/// A node as it would be with some pods gone and others there: what preemption and nominated pods are tried on.
+#[derive(Debug)]
+pub struct Trial {
+    /// The node with its sums so changed.
+    pub node: NodeInfo,
+    pub removed: Vec<Arc<Pod>>,
+    pub added: Vec<Arc<Pod>>,
+}
+
+impl Trial {
+    pub fn of(node: &NodeInfo) -> Self {
+        Trial {
+            node: node.clone(),
+            removed: Vec::new(),
+            added: Vec::new(),
+        }
+    }
+
+    pub fn remove(&mut self, pod: &Arc<Pod>) {
+        self.node.remove(&pod.uid);
+        let added = self.added.iter().position(|other| other.uid == pod.uid);
+        match added {
+            Some(index) => drop(self.added.swap_remove(index)),
+            None => self.removed.push(pod.clone()),
+        }
+    }
+
+    pub fn add(&mut self, pod: &Arc<Pod>) {
+        self.node.add(pod.clone());
+        let removed = self.removed.iter().position(|other| other.uid == pod.uid);
+        match removed {
+            Some(index) => drop(self.removed.swap_remove(index)),
+            None => self.added.push(pod.clone()),
+        }
+    }
+
+    /// The pods that are more here than in the cluster, with 1, and those that are fewer, with -1.
+    pub fn changes(&self) -> impl Iterator<Item = (i64, &Arc<Pod>)> {
+        let removed = self.removed.iter().map(|pod| (-1, pod));
+        removed.chain(self.added.iter().map(|pod| (1, pod)))
+    }
+}
+
+/// Decides whether a pod fits a node.
+pub trait NodeFilter {
+    /// Pushes all reasons why it does not.
+    fn check(&self, node: &NodeInfo, why: &mut Vec<Rejection>);
+
+    /// The same for a node with other pods than it has. Whoever looks at pods beyond the node's sums overrides this
+    /// (PreFilterExtensions).
+    fn check_trial(&self, trial: &Trial, why: &mut Vec<Rejection>) {
+        self.check(&trial.node, why);
+    }
+}
+
+impl<F: Fn(&NodeInfo, &mut Vec<Rejection>)> NodeFilter for F {
+    fn check(&self, node: &NodeInfo, why: &mut Vec<Rejection>) {
+        self(node, why);
     }
 }
 
@@ -75,6 +133,11 @@ impl<'a> Filter<'a> {
 pub trait NodeScore {
     fn score(&self, node: &NodeInfo) -> i64;
 
+    /// Pushes the scores of all nodes.
+    fn score_all(&self, nodes: &[&NodeInfo], scores: &mut Vec<i64>) {
+        scores.extend(nodes.iter().map(|node| self.score(node)));
+    }
+
     /// Brings the scores of all nodes (in the same order) to 0..=MAX_SCORE.
     fn normalize(&self, nodes: &[&NodeInfo], scores: &mut [i64]) {
         let _ = (nodes, scores);
@@ -95,12 +158,42 @@ pub enum Change<'a> {
         old: &'a Pod,
         new: &'a Pod,
     },
-    /// A pod with a node is gone.
+    /// A pod with a node is gone, or its decision was taken back.
     PodDeleted(&'a Pod),
+    /// A pod without a node is no longer expected on the one it was nominated to.
+    NominationGone,
     /// A claim, a volume or a class.
     Storage,
     /// A namespace's labels.
     Namespace,
+}
+
+/// A change without its objects: what a plugin registers for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    NodeAdded,
+    NodeUpdated,
+    PodAdded,
+    PodUpdated,
+    PodDeleted,
+    NominationGone,
+    Storage,
+    Namespace,
+}
+
+impl Change<'_> {
+    pub fn event(&self) -> Event {
+        match self {
+            Change::NodeAdded(_) => Event::NodeAdded,
+            Change::NodeUpdated { .. } => Event::NodeUpdated,
+            Change::PodAdded(_) => Event::PodAdded,
+            Change::PodUpdated { .. } => Event::PodUpdated,
+            Change::PodDeleted(_) => Event::PodDeleted,
+            Change::NominationGone => Event::NominationGone,
+            Change::Storage => Event::Storage,
+            Change::Namespace => Event::Namespace,
+        }
+    }
 }
 
 /// One plugin; each method is an extension point of upstream's framework and does nothing by default.
@@ -115,23 +208,23 @@ pub trait Plugin: Sync {
     }
 
     /// PreFilter and Filter.
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Filter<'a> {
-        let _ = (pod, cluster);
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let _ = ask;
         Filter::Skip
     }
 
     /// PreScore, Score and NormalizeScore, over the nodes that passed; `None` has no preference.
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        nodes: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
-        let _ = (pod, cluster, nodes);
+    fn score<'a>(&self, ask: Ask<'a>, nodes: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        let _ = (ask, nodes);
         None
     }
 
-    /// EventsToRegister with its QueueingHint: whether a pod this plugin rejected might now pass.
+    /// EventsToRegister: the changes `may_help` is asked about; no other ever helps.
+    fn events(&self) -> &'static [Event] {
+        &[]
+    }
+
+    /// The QueueingHint: whether a pod this plugin rejected might now pass.
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
         let _ = (pod, change);
         false

@@ -11,13 +11,18 @@
 //! **Invariants:** a pod with a node is never touched. A pod is bound only by a Binding that names its uid, which
 //! the API server accepts once; what the API shows always wins over what was assumed here.
 
+mod args;
+mod budget;
 mod cluster;
 mod config;
 mod cycle;
+mod fit_error;
 mod framework;
 mod node;
 mod plugins;
 mod pod;
+mod preemption;
+mod profile;
 mod queue;
 mod resources;
 mod run;

@@ -30,7 +30,7 @@ pub struct Node {
 }
 
 /// A node with its pods and their sums. Changed only by `Cluster`.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     /// Its place in the cluster's table.
     pub index: usize,

@@ -44,6 +44,12 @@ pub struct Pod {
     /// The PodScheduled condition: status, reason, message.
     pub scheduled: Option<ScheduledCondition>,
     pub generation: i64,
+    /// `status.nominatedNodeName`, empty if none.
+    pub nominated_node: String,
+    /// `status.startTime`, empty before it starts.
+    pub start_time: String,
+    /// It ends since the scheduler evicted it for another.
+    pub is_preempted: bool,
 }
 
 /// The PodScheduled condition as it is stored.
@@ -158,10 +164,12 @@ struct Raw {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct RawStatus {
     phase: String,
     conditions: Vec<ScheduledCondition>,
+    nominated_node_name: String,
+    start_time: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -349,6 +357,13 @@ impl From<Raw> for Pod {
             node_affinity: spec.affinity.node_affinity,
             spread,
             images,
+            nominated_node: status.nominated_node_name,
+            start_time: status.start_time.unwrap_or_default(),
+            is_preempted: status.conditions.iter().any(|one| {
+                one.kind == "DisruptionTarget"
+                    && one.status == "True"
+                    && one.reason == "PreemptionByScheduler"
+            }),
             scheduled: status
                 .conditions
                 .into_iter()

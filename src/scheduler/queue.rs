@@ -1,11 +1,11 @@
 //! Pods that wait for a node: those to be tried now, those in back-off, those that cannot be helped until something
 //! changes, and those held by a gate.
 //!
-//! A pod is in exactly one of the four places. Time is given by the caller; nothing here sleeps.
+//! A pod is in exactly one of the places. Time is given by the caller; nothing here sleeps.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -13,8 +13,8 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    framework::{Change, Plugin},
-    plugins,
+    framework::Change,
+    plugins::{self, PLUGINS, PluginSet},
     pod::Pod,
 };
 
@@ -29,7 +29,14 @@ pub struct SchedulingQueue {
     /// In the order of PrioritySort: higher priority, then longer in the queue.
     active: BTreeSet<ActiveKey>,
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
+    /// In back-off since something else than the cluster failed them; only time brings them back.
+    errors: BTreeMap<(Instant, u64), Arc<str>>,
     unschedulable: BTreeMap<(Instant, u64), Arc<str>>,
+    /// How many of the unschedulable each plugin turned down, and how many none.
+    stuck: Vec<usize>,
+    stuck_by_none: usize,
+    /// Pods for which others are being evicted just now; they wait for that.
+    preempting: HashSet<Arc<str>>,
     sequence: u64,
 }
 
@@ -44,7 +51,7 @@ pub struct QueuedPod {
     /// When it was added, or last failed.
     since: Instant,
     /// Which plugins turned it down last; a change must help one of them. Empty: any change may help.
-    rejected_by: BTreeSet<&'static str>,
+    rejected_by: PluginSet,
 }
 
 struct Waiting {
@@ -56,6 +63,7 @@ struct Waiting {
 enum Place {
     Active(ActiveKey),
     Backoff((Instant, u64)),
+    Errors((Instant, u64)),
     Unschedulable((Instant, u64)),
     Gated,
 }
@@ -68,7 +76,11 @@ impl SchedulingQueue {
             pods: HashMap::new(),
             active: BTreeSet::new(),
             backoff: BTreeMap::new(),
+            errors: BTreeMap::new(),
             unschedulable: BTreeMap::new(),
+            stuck: vec![0; PLUGINS.len()],
+            stuck_by_none: 0,
+            preempting: HashSet::new(),
             sequence: 0,
         }
     }
@@ -80,7 +92,7 @@ impl SchedulingQueue {
                 pod,
                 attempts: 0,
                 since: now,
-                rejected_by: BTreeSet::new(),
+                rejected_by: PluginSet::default(),
             };
             self.enter(queued, now);
             return;
@@ -91,7 +103,7 @@ impl SchedulingQueue {
             Place::Unschedulable(key) if !changed => {
                 self.put(waiting.queued, Place::Unschedulable(key))
             }
-            Place::Backoff(key) => self.put(waiting.queued, Place::Backoff(key)),
+            Place::Backoff(_) | Place::Errors(_) => self.put(waiting.queued, waiting.place),
             Place::Unschedulable(_) => self.retry(waiting.queued, now),
             Place::Active(_) | Place::Gated => self.enter(waiting.queued, now),
         }
@@ -99,12 +111,17 @@ impl SchedulingQueue {
 
     pub fn remove(&mut self, uid: &str) {
         self.take(uid);
+        self.preempting.remove(uid);
     }
 
-    /// The pod to try next. It is in no place until `failed` or `retry_later`.
+    /// The pod to try next. It is in no place until `failed` or `retry_later`. When nothing else is to be done, one
+    /// in back-off need not wait (SchedulerPopFromBackoffQ, KEP-5142).
     pub fn pop(&mut self, now: Instant) -> Option<QueuedPod> {
         self.promote(now);
-        let uid = self.active.first()?.3.clone();
+        let uid = match self.active.first() {
+            Some(key) => key.3.clone(),
+            None => self.backoff.first_key_value()?.1.clone(),
+        };
         let mut queued = self.take(&uid)?.queued;
         queued.attempts += 1;
         Some(queued)
@@ -112,12 +129,12 @@ impl SchedulingQueue {
 
     /// When `pop` may have a pod though nothing is added; `None` if only a change helps.
     pub fn next_due(&self) -> Option<Instant> {
-        let backoff = self.backoff.first_key_value().map(|((at, _), _)| *at);
+        let errors = self.errors.first_key_value().map(|((at, _), _)| *at);
         let flush = self
             .unschedulable
             .first_key_value()
             .map(|((since, _), _)| *since + MAX_UNSCHEDULABLE);
-        backoff.into_iter().chain(flush).min()
+        errors.into_iter().chain(flush).min()
     }
 
     /// Puts back a pod that fits nowhere; `pod` is its newest state.
@@ -125,14 +142,14 @@ impl SchedulingQueue {
         &mut self,
         mut queued: QueuedPod,
         pod: Arc<Pod>,
-        by: BTreeSet<&'static str>,
+        by: &BTreeSet<&'static str>,
         now: Instant,
     ) {
         // A change of the pod itself while it was tried counts as one that may help.
         let changed = pod.differs_for_scheduling(&queued.pod);
         queued.pod = pod;
         queued.since = now;
-        queued.rejected_by = by;
+        queued.rejected_by = PluginSet::of(by);
         if changed {
             self.retry(queued, now);
         } else {
@@ -145,18 +162,48 @@ impl SchedulingQueue {
     pub fn retry_later(&mut self, mut queued: QueuedPod, pod: Arc<Pod>, now: Instant) {
         queued.pod = pod;
         queued.since = now;
-        queued.rejected_by.clear();
-        self.retry(queued, now);
+        queued.rejected_by = PluginSet::default();
+        self.sequence += 1;
+        let until = now + self.backoff_of(queued.attempts);
+        self.put(queued, Place::Errors((until, self.sequence)));
+    }
+
+    /// Holds a pod back while others are evicted for it, whatever happens.
+    pub fn hold(&mut self, uid: Arc<str>) {
+        self.preempting.insert(uid);
+    }
+
+    /// Ends `hold`. If the evictions failed the pod is tried again at once, else when they show.
+    pub fn release(&mut self, uid: &str, has_failed: bool, now: Instant) {
+        self.preempting.remove(uid);
+        let place = self.pods.get(uid).map(|waiting| waiting.place.clone());
+        let again = match place {
+            Some(Place::Gated) => true,
+            Some(Place::Unschedulable(_)) => has_failed,
+            _ => false,
+        };
+        if again && let Some(waiting) = self.take(uid) {
+            self.enter(waiting.queued, now);
+        }
     }
 
     /// Puts forward the pods that `change` may help.
     pub fn on_change(&mut self, change: &Change<'_>, now: Instant) {
+        let event = change.event();
+        let concerned = PLUGINS.iter().zip(&self.stuck);
+        let concerns_any = concerned
+            .into_iter()
+            .any(|((plugin, _), stuck)| *stuck > 0 && plugin.events().contains(&event));
+        if self.stuck_by_none == 0 && !concerns_any {
+            return;
+        }
         let helped = |waiting: &Waiting| {
             let queued = &waiting.queued;
+            let mut by = queued.rejected_by.iter();
             queued.rejected_by.is_empty()
-                || plugins::all()
-                    .filter(|plugin| queued.rejected_by.contains(plugin.name()))
-                    .any(|plugin: &dyn Plugin| plugin.may_help(&queued.pod, change))
+                || by.any(|(_, plugin)| {
+                    plugin.events().contains(&event) && plugin.may_help(&queued.pod, change)
+                })
         };
         let uids = self.unschedulable.values();
         let uids: Vec<Arc<str>> = uids
@@ -178,7 +225,8 @@ impl SchedulingQueue {
 
     /// Into the active queue, unless a gate holds it.
     fn enter(&mut self, queued: QueuedPod, now: Instant) {
-        if plugins::all().any(|plugin| plugin.pre_enqueue(&queued.pod).is_err()) {
+        let is_held = self.preempting.contains(&queued.pod.uid);
+        if is_held || plugins::all().any(|plugin| plugin.pre_enqueue(&queued.pod).is_err()) {
             self.put(queued, Place::Gated);
             return;
         }
@@ -214,21 +262,37 @@ impl SchedulingQueue {
     }
 
     fn promote(&mut self, now: Instant) {
-        while let Some(((until, _), uid)) = self.backoff.first_key_value()
-            && *until <= now
-        {
-            let uid = uid.clone();
-            if let Some(waiting) = self.take(&uid) {
-                self.enter(waiting.queued, now);
+        for place in [Self::first_backoff, Self::first_error, Self::first_flushed] {
+            while let Some(uid) = place(self, now) {
+                if let Some(waiting) = self.take(&uid) {
+                    self.enter(waiting.queued, now);
+                }
             }
         }
-        while let Some(((since, _), uid)) = self.unschedulable.first_key_value()
-            && *since + MAX_UNSCHEDULABLE <= now
-        {
-            let uid = uid.clone();
-            if let Some(waiting) = self.take(&uid) {
-                self.enter(waiting.queued, now);
-            }
+    }
+
+    fn first_backoff(&self, now: Instant) -> Option<Arc<str>> {
+        let ((until, _), uid) = self.backoff.first_key_value()?;
+        (*until <= now).then(|| uid.clone())
+    }
+
+    fn first_error(&self, now: Instant) -> Option<Arc<str>> {
+        let ((until, _), uid) = self.errors.first_key_value()?;
+        (*until <= now).then(|| uid.clone())
+    }
+
+    fn first_flushed(&self, now: Instant) -> Option<Arc<str>> {
+        let ((since, _), uid) = self.unschedulable.first_key_value()?;
+        (*since + MAX_UNSCHEDULABLE <= now).then(|| uid.clone())
+    }
+
+    /// Counts a stuck pod for the plugins that turned it down (`by` is 1), or no longer (-1).
+    fn count_stuck(&mut self, rejected_by: PluginSet, by: isize) {
+        for (place, _) in rejected_by.iter() {
+            self.stuck[place] = self.stuck[place].saturating_add_signed(by);
+        }
+        if rejected_by.is_empty() {
+            self.stuck_by_none = self.stuck_by_none.saturating_add_signed(by);
         }
     }
 
@@ -241,8 +305,12 @@ impl SchedulingQueue {
             Place::Backoff(key) => {
                 self.backoff.insert(*key, uid.clone());
             }
+            Place::Errors(key) => {
+                self.errors.insert(*key, uid.clone());
+            }
             Place::Unschedulable(key) => {
                 self.unschedulable.insert(*key, uid.clone());
+                self.count_stuck(queued.rejected_by, 1);
             }
             Place::Gated => {}
         }
@@ -258,8 +326,12 @@ impl SchedulingQueue {
             Place::Backoff(key) => {
                 self.backoff.remove(key);
             }
+            Place::Errors(key) => {
+                self.errors.remove(key);
+            }
             Place::Unschedulable(key) => {
                 self.unschedulable.remove(key);
+                self.count_stuck(waiting.queued.rejected_by, -1);
             }
             Place::Gated => {}
         }
@@ -303,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_pod_waits_for_a_change_that_helps_and_for_its_back_off() {
+    fn a_rejected_pod_waits_for_a_change_that_helps_and_a_failed_one_for_its_back_off() {
         let mut queue = queue();
         let now = Instant::now();
         let value = arc(mk_pod("a"));
@@ -312,7 +384,7 @@ mod tests {
         queue.failed(
             queued,
             value.clone(),
-            BTreeSet::from(["NodeResourcesFit"]),
+            &BTreeSet::from(["NodeResourcesFit"]),
             now,
         );
         assert_eq!(popped(&mut queue, now), None);
@@ -322,8 +394,11 @@ mod tests {
         assert_eq!(queue.next_due(), Some(now + MAX_UNSCHEDULABLE));
         let added = node(mk_node("n"));
         queue.on_change(&Change::NodeAdded(&added), now);
-        assert_eq!(queue.next_due(), Some(now + Duration::from_secs(1)));
-        let later = now + Duration::from_secs(1);
+        assert_eq!(queue.backoff.len(), 1);
+        // Others come first while it is in back-off; when there are none it need not wait.
+        queue.set(arc(mk_pod("b")), now);
+        assert_eq!(popped(&mut queue, now).as_deref(), Some("b"));
+        let later = now + Duration::from_millis(100);
         let queued = queue.pop(later).unwrap();
         assert_eq!(queued.attempts, 2);
         queue.retry_later(queued, value, later);
@@ -341,7 +416,7 @@ mod tests {
         let value = arc(mk_pod("a"));
         queue.set(value.clone(), now);
         let queued = queue.pop(now).unwrap();
-        queue.failed(queued, value, BTreeSet::from(["NodeName"]), now);
+        queue.failed(queued, value, &BTreeSet::from(["NodeName"]), now);
         assert!(popped(&mut queue, now + MAX_UNSCHEDULABLE).is_some());
     }
 
@@ -370,7 +445,7 @@ mod tests {
         queue.failed(
             queued,
             arc(value.clone()),
-            BTreeSet::from(["TaintToleration"]),
+            &BTreeSet::from(["TaintToleration"]),
             now,
         );
         value["status"] = json!({"conditions": [{"type": "PodScheduled", "status": "False"}]});
@@ -378,6 +453,38 @@ mod tests {
         assert_eq!(queue.next_due(), Some(now + MAX_UNSCHEDULABLE));
         value["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
         queue.set(arc(value), now);
-        assert_eq!(queue.next_due(), Some(now + Duration::from_secs(1)));
+        assert!(popped(&mut queue, now).is_some());
+    }
+
+    #[test]
+    fn a_pod_waits_while_others_are_evicted_for_it() {
+        let mut queue = queue();
+        let now = Instant::now();
+        let value = arc(mk_pod("a"));
+        let fail = |queue: &mut SchedulingQueue| {
+            queue.remove("a");
+            queue.set(value.clone(), now);
+            let queued = queue.pop(now).unwrap();
+            queue.hold(value.uid.clone());
+            queue.failed(
+                queued,
+                value.clone(),
+                &BTreeSet::from(["NodeResourcesFit"]),
+                now,
+            );
+        };
+        let victim = pod(mk_pod("v"));
+        fail(&mut queue);
+        queue.on_change(&Change::PodDeleted(&victim), now);
+        assert_eq!(popped(&mut queue, now + Duration::from_secs(5)), None);
+        queue.release("a", false, now);
+        assert!(popped(&mut queue, now).is_some());
+        // Nothing has changed yet, and the evictions went well: the changes will come.
+        fail(&mut queue);
+        queue.release("a", false, now);
+        assert_eq!(popped(&mut queue, now), None);
+        fail(&mut queue);
+        queue.release("a", true, now);
+        assert!(popped(&mut queue, now).is_some());
     }
 }

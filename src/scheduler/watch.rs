@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     r::{
-        NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, REPLICASETS,
-        REPLICATIONCONTROLLERS, SERVICES, STATEFULSETS, STORAGECLASSES,
+        NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS,
+        REPLICASETS, REPLICATIONCONTROLLERS, SERVICES, STATEFULSETS, STORAGECLASSES,
     },
     view::ObjectMeta,
 };
@@ -15,6 +15,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use crate::{
+    budget::PodDisruptionBudget,
     framework::Change,
     node::Node,
     pod::Pod,
@@ -48,6 +49,7 @@ pub struct Informers {
     namespaces: Informer<Labelled>,
     services: Informer<Selecting>,
     workloads: [(&'static str, Informer<Selecting>); 3],
+    budgets: Informer<PodDisruptionBudget>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
@@ -76,6 +78,7 @@ impl Informers {
                     all(factory, &REPLICATIONCONTROLLERS),
                 ),
             ],
+            budgets: all(factory, &PODDISRUPTIONBUDGETS),
             claims: all(factory, &PERSISTENTVOLUMECLAIMS),
             volumes: all(factory, &PERSISTENTVOLUMES),
             classes: all(factory, &STORAGECLASSES),
@@ -90,6 +93,7 @@ impl Informers {
         for (_, workload) in &self.workloads {
             workload.wait_synced().await;
         }
+        self.budgets.wait_synced().await;
         self.claims.wait_synced().await;
         self.volumes.wait_synced().await;
         self.classes.wait_synced().await;
@@ -120,6 +124,9 @@ impl Informers {
     }
 
     fn feed_storage(&self, shared: &Arc<Shared>) {
+        let to = shared.clone();
+        self.budgets
+            .add_handler(move |delta| put(&mut to.state.lock().cluster.budgets, delta));
         let to = shared.clone();
         self.claims.add_handler(move |delta| {
             to.change(
@@ -223,7 +230,7 @@ fn pod(shared: &Shared, delta: &Delta<Pod>) {
         return gone(shared, delta.object());
     };
     if new.node_name.is_empty() {
-        waiting(shared, new);
+        waiting(shared, delta.old.as_ref(), new);
     } else {
         assigned(shared, new);
     }
@@ -232,13 +239,16 @@ fn pod(shared: &Shared, delta: &Delta<Pod>) {
 fn gone(shared: &Shared, pod: &Arc<Pod>) {
     let mut state = shared.state.lock();
     state.queue.remove(&pod.uid);
-    if let Some(removed) = state.cluster.remove_pod(&pod.uid) {
-        state
-            .queue
-            .on_change(&Change::PodDeleted(&removed), Instant::now());
-        drop(state);
-        shared.wake.notify_one();
-    }
+    let was_nominated = state.cluster.forget_nomination(&pod.uid);
+    let removed = state.cluster.remove_pod(&pod.uid);
+    let change = match &removed {
+        Some(removed) => Change::PodDeleted(removed),
+        None if was_nominated => Change::NominationGone,
+        None => return,
+    };
+    state.queue.on_change(&change, Instant::now());
+    drop(state);
+    shared.wake.notify_one();
 }
 
 fn assigned(shared: &Shared, new: &Arc<Pod>) {
@@ -257,18 +267,29 @@ fn assigned(shared: &Shared, new: &Arc<Pod>) {
     shared.wake.notify_one();
 }
 
-fn waiting(shared: &Shared, new: &Arc<Pod>) {
+fn waiting(shared: &Shared, old: Option<&Arc<Pod>>, new: &Arc<Pod>) {
     let mut state = shared.state.lock();
-    let ours = new.scheduler_name == shared.scheduler_name;
-    if !ours || new.is_deleting {
+    let now = Instant::now();
+    let ours = shared.profiles.contains_key(&new.scheduler_name);
+    if new.is_deleting || !ours {
         state.queue.remove(&new.uid);
+    }
+    // Others may nominate, too. What was nominated here stays until the API has shown and then lost it.
+    let was_shown = old.is_some_and(|old| !old.nominated_node.is_empty());
+    if !new.nominated_node.is_empty() && !new.is_deleting && !state.cluster.is_assumed(&new.uid) {
+        state.cluster.nominate(new.clone(), &new.nominated_node);
+    } else if (was_shown || new.is_deleting) && state.cluster.forget_nomination(&new.uid) {
+        state.queue.on_change(&Change::NominationGone, now);
+        shared.wake.notify_one();
+    }
+    if new.is_deleting || !ours {
         return;
     }
     // While its binding is under way the pod still shows no node.
     if state.cluster.is_assumed(&new.uid) {
         return;
     }
-    state.queue.set(new.clone(), Instant::now());
+    state.queue.set(new.clone(), now);
     drop(state);
     shared.wake.notify_one();
 }

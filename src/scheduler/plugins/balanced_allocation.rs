@@ -1,28 +1,36 @@
-//! NodeResourcesBalancedAllocation: nodes whose processors and memory are used to the same degree are better.
+//! NodeResourcesBalancedAllocation: nodes whose resources are used to the same degree are better.
 
 use crate::{
-    cluster::Cluster,
-    framework::{MAX_SCORE, NodeScore, Plugin},
+    framework::{Ask, MAX_SCORE, NodeScore, Plugin},
     node::NodeInfo,
-    pod::Pod,
 };
+
+use super::amounts::{Amounts, Wanted};
 
 pub struct BalancedAllocation;
 
-struct Score<'a>(&'a Pod);
+struct Score<'a>(Amounts<'a>);
 
 impl NodeScore for Score<'_> {
+    /// By the standard deviation of the used shares.
     fn score(&self, info: &NodeInfo) -> i64 {
-        let Some(node) = &info.node else { return 0 };
-        let share = |used: i64, ask: i64, have: i64| {
-            (have > 0).then(|| ((used + ask) as f64 / have as f64).min(1.0))
-        };
-        let (ask, have, used) = (&self.0.requests, &node.allocatable, &info.requested);
-        let cpu = share(used.milli_cpu, ask.milli_cpu, have.milli_cpu);
-        let memory = share(used.memory, ask.memory, have.memory);
-        let deviation = match (cpu, memory) {
-            (Some(cpu), Some(memory)) => ((cpu - memory) / 2.0).abs(),
-            _ => 0.0,
+        let (mut count, mut sum, mut squares, mut first) = (0.0, 0.0, 0.0, 0.0);
+        self.0.each(info, Wanted::Requested, |used, have, _| {
+            let share = (used as f64 / have as f64).min(1.0);
+            if count == 0.0 {
+                first = share;
+            }
+            count += 1.0;
+            sum += share;
+            squares += share * share;
+        });
+        let deviation = if count == 2.0 {
+            (first - (sum - first)).abs() / 2.0
+        } else if count > 2.0 {
+            let mean: f64 = sum / count;
+            (squares / count - mean * mean).max(0.0).sqrt()
+        } else {
+            0.0
         };
         ((1.0 - deviation) * MAX_SCORE as f64) as i64
     }
@@ -34,15 +42,11 @@ impl Plugin for BalancedAllocation {
     }
 
     /// A pod that asks for nothing changes no balance.
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        _: &'a Cluster,
-        _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
-        if pod.requests.milli_cpu == 0 && pod.requests.memory == 0 {
+    fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        let amounts = Amounts::new(ask.pod, &ask.args.balanced);
+        if amounts.asks_for_none() {
             return None;
         }
-        Some(Box::new(Score(pod)))
+        Some(Box::new(Score(amounts)))
     }
 }

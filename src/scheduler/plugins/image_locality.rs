@@ -1,10 +1,8 @@
 //! ImageLocality: nodes that have the pod's images are better, the more so the larger and the more widespread they are.
 
 use crate::{
-    cluster::Cluster,
-    framework::{MAX_SCORE, NodeScore, Plugin},
+    framework::{Ask, MAX_SCORE, NodeScore, Plugin},
     node::NodeInfo,
-    pod::Pod,
 };
 
 /// Images below this many bytes do not matter, those above `MAX_SIZE` a container make no more difference.
@@ -14,20 +12,20 @@ const MAX_SIZE: f64 = 1000.0 * 1024.0 * 1024.0;
 pub struct ImageLocality;
 
 struct Score<'a> {
-    pod: &'a Pod,
-    cluster: &'a Cluster,
-    nodes: f64,
+    /// Each image that any node has, with the share of nodes that have it.
+    images: Vec<(&'a str, f64)>,
+    containers: f64,
 }
 
 impl NodeScore for Score<'_> {
     fn score(&self, info: &NodeInfo) -> i64 {
         let Some(node) = &info.node else { return 0 };
-        let sizes = self.pod.images.iter().filter_map(|image| {
-            let size = *node.images.get(image)? as f64;
-            Some((size * (self.cluster.image_nodes(image) as f64 / self.nodes)).floor())
+        let sizes = self.images.iter().filter_map(|(image, spread)| {
+            let size = *node.images.get(*image)? as f64;
+            Some((size * spread).floor())
         });
         let sum: f64 = sizes.sum();
-        let max = MAX_SIZE * self.pod.images.len() as f64;
+        let max = MAX_SIZE * self.containers;
         let sum = sum.clamp(MIN_SIZE, max);
         (MAX_SCORE as f64 * (sum - MIN_SIZE) / (max - MIN_SIZE)) as i64
     }
@@ -38,24 +36,20 @@ impl Plugin for ImageLocality {
         "ImageLocality"
     }
 
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
+    fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        let nodes = ask.cluster.node_count() as f64;
+        let known = ask.pod.images.iter().filter_map(|image| {
+            let on = ask.cluster.image_nodes(image);
+            (on > 0).then_some((image.as_str(), on as f64 / nodes))
+        });
+        let images: Vec<_> = known.collect();
         // Where no node has any of the images, all are equal.
-        if !pod
-            .images
-            .iter()
-            .any(|image| cluster.image_nodes(image) > 0)
-        {
+        if images.is_empty() {
             return None;
         }
         Some(Box::new(Score {
-            pod,
-            cluster,
-            nodes: cluster.node_count() as f64,
+            images,
+            containers: ask.pod.images.len() as f64,
         }))
     }
 }

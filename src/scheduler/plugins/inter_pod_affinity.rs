@@ -6,13 +6,12 @@ use apimachinery::selector::LabelSelector;
 
 use crate::{
     cluster::Cluster,
-    framework::{Change, Filter, MAX_SCORE, NodeScore, Plugin, Rejection},
+    framework::{
+        Ask, Change, Event, Filter, MAX_SCORE, NodeFilter, NodeScore, Plugin, Rejection, Trial,
+    },
     node::NodeInfo,
     pod::{Pod, PodAffinity, Term},
 };
-
-/// What a required term of an existing pod that the new one matches is worth (hardPodAffinityWeight).
-const HARD_WEIGHT: i64 = 1;
 
 pub struct InterPodAffinity;
 
@@ -35,12 +34,14 @@ impl<'a> Domains<'a> {
             .unwrap_or(0)
     }
 
-    /// The sum over all the node's labels.
-    fn sum(&self, info: &NodeInfo) -> i64 {
-        let labels = info.node.iter().flat_map(|node| &node.labels);
-        labels
-            .filter_map(|(key, value)| self.0.get(&(key.as_str(), value.as_str())))
-            .sum()
+    /// The sum over the node's labels with these keys.
+    fn sum(&self, info: &NodeInfo, keys: &[&str]) -> i64 {
+        keys.iter().map(|key| self.at(info, key)).sum()
+    }
+
+    fn keys(&self) -> Vec<&'a str> {
+        let keys: BTreeSet<&str> = self.0.keys().map(|(key, _)| *key).collect();
+        keys.into_iter().collect()
     }
 }
 
@@ -106,18 +107,30 @@ fn count_all<'a>(cluster: &'a Cluster, terms: &'a [Term]) -> Domains<'a> {
 }
 
 struct Checks<'a> {
+    pod: &'a Pod,
+    cluster: &'a Cluster,
     own: Option<&'a PodAffinity>,
     /// Pods that match all required terms, and those that match each anti-affinity term.
     wanted: Domains<'a>,
-    shunned: Domains<'a>,
-    /// Pods whose required anti-affinity is about the new one.
+    shunned: Vec<Domains<'a>>,
+    /// Pods whose required anti-affinity is about the new one, and the keys they are counted by.
     shunning: Domains<'a>,
+    shunning_keys: Vec<&'a str>,
     /// The pod matches its own required terms, so it may be the first.
     may_be_first: bool,
 }
 
+/// What the pods of a trial change in the counts at its node.
+#[derive(Default)]
+struct Changes {
+    wanted: i64,
+    shunned: Vec<i64>,
+    shunning: i64,
+}
+
 impl Checks<'_> {
-    fn check(&self, info: &NodeInfo) -> Result<(), Rejection> {
+    fn verdict(&self, info: &NodeInfo, changes: Option<&Changes>, why: &mut Vec<Rejection>) {
+        let wanted_by = changes.map_or(0, |changes| changes.wanted);
         if let Some(own) = self.own {
             let labelled = own
                 .required
@@ -126,37 +139,90 @@ impl Checks<'_> {
             let found = own
                 .required
                 .iter()
-                .all(|term| self.wanted.at(info, &term.topology_key) > 0);
-            let first = self.may_be_first && self.wanted.0.is_empty();
+                .all(|term| self.wanted.at(info, &term.topology_key) + wanted_by > 0);
+            let keys = i64::try_from(own.required.len()).unwrap_or(i64::MAX);
+            let first =
+                self.may_be_first && self.wanted.0.values().sum::<i64>() + wanted_by * keys <= 0;
             if !labelled || (!found && !first) {
-                return Err(Rejection::unresolvable(
+                why.push(Rejection::unresolvable(
                     "node(s) didn't match pod affinity rules",
                 ));
+                return;
             }
-            if own
-                .anti_required
-                .iter()
-                .any(|term| self.shunned.at(info, &term.topology_key) > 0)
-            {
-                return Err(Rejection::resolvable(
+            let shunned = own.anti_required.iter().zip(&self.shunned).enumerate().any(
+                |(index, (term, domains))| {
+                    let by = changes
+                        .and_then(|changes| changes.shunned.get(index))
+                        .copied()
+                        .unwrap_or(0);
+                    info.label(&term.topology_key).is_some()
+                        && domains.at(info, &term.topology_key) + by > 0
+                },
+            );
+            if shunned {
+                why.push(Rejection::resolvable(
                     "node(s) didn't match pod anti-affinity rules",
                 ));
+                return;
             }
         }
-        if self.shunning.sum(info) > 0 {
+        let by = changes.map_or(0, |changes| changes.shunning);
+        if self.shunning.sum(info, &self.shunning_keys) + by > 0 {
             let reason = "node(s) didn't satisfy existing pods anti-affinity rules";
-            return Err(Rejection::resolvable(reason));
+            why.push(Rejection::resolvable(reason));
         }
-        Ok(())
+    }
+
+    fn changes(&self, trial: &Trial) -> Changes {
+        let mut changes = Changes::default();
+        if let Some(own) = self.own {
+            changes.shunned.resize(own.anti_required.len(), 0);
+        }
+        for (by, other) in trial.changes() {
+            if let Some(own) = self.own {
+                if !own.required.is_empty()
+                    && own
+                        .required
+                        .iter()
+                        .all(|term| self.cluster.term_matches(term, other))
+                {
+                    changes.wanted += by;
+                }
+                for (term, count) in own.anti_required.iter().zip(&mut changes.shunned) {
+                    if self.cluster.term_matches(term, other) {
+                        *count += by;
+                    }
+                }
+            }
+            for term in other
+                .pod_affinity
+                .iter()
+                .flat_map(|theirs| &theirs.anti_required)
+            {
+                if trial.node.label(&term.topology_key).is_some()
+                    && self.cluster.term_matches(term, self.pod)
+                {
+                    changes.shunning += by;
+                }
+            }
+        }
+        changes
+    }
+}
+
+impl NodeFilter for Checks<'_> {
+    fn check(&self, node: &NodeInfo, why: &mut Vec<Rejection>) {
+        self.verdict(node, None, why);
+    }
+
+    fn check_trial(&self, trial: &Trial, why: &mut Vec<Rejection>) {
+        self.verdict(&trial.node, Some(&self.changes(trial)), why);
     }
 }
 
 fn shunning<'a>(pod: &Pod, cluster: &'a Cluster) -> Domains<'a> {
     let mut domains = Domains::default();
-    for info in cluster
-        .nodes()
-        .filter(|info| info.with_required_anti_affinity > 0)
-    {
+    for info in cluster.with_required_anti_affinity() {
         let affinities = info
             .pods
             .iter()
@@ -170,11 +236,14 @@ fn shunning<'a>(pod: &Pod, cluster: &'a Cluster) -> Domains<'a> {
     domains
 }
 
-struct Score<'a>(Domains<'a>);
+struct Score<'a> {
+    domains: Domains<'a>,
+    keys: Vec<&'a str>,
+}
 
 impl NodeScore for Score<'_> {
     fn score(&self, info: &NodeInfo) -> i64 {
-        self.0.sum(info)
+        self.domains.sum(info, &self.keys)
     }
 
     fn normalize(&self, _: &[&NodeInfo], scores: &mut [i64]) {
@@ -184,10 +253,16 @@ impl NodeScore for Score<'_> {
             *score = if max == min {
                 0
             } else {
-                MAX_SCORE * (*score - min) / (max - min)
+                (MAX_SCORE as f64 * ((*score - min) as f64 / (max - min) as f64)) as i64
             };
         }
     }
+}
+
+/// Whether a term is about a pod, as far as can be told without the namespaces' labels.
+fn may_be_about(term: &Term, other: &Pod) -> bool {
+    (term.namespace_selector.is_some() || term.namespaces.contains(&other.namespace))
+        && term.selector.matches(&other.labels)
 }
 
 impl Plugin for InterPodAffinity {
@@ -195,18 +270,22 @@ impl Plugin for InterPodAffinity {
         "InterPodAffinity"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Filter<'a> {
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let Ask { pod, cluster, .. } = ask;
         let shunning = shunning(pod, cluster);
         let own = pod.pod_affinity.as_deref();
-        let requires =
-            own.is_some_and(|own| !own.required.is_empty() || !own.anti_required.is_empty());
-        if !requires && shunning.0.is_empty() {
+        let own = own.filter(|own| !own.required.is_empty() || !own.anti_required.is_empty());
+        // Those nominated may shun it, too.
+        if own.is_none() && shunning.0.is_empty() && !cluster.has_nominations() {
             return Filter::Skip;
         }
         let mut checks = Checks {
+            pod,
+            cluster,
             own,
             wanted: Domains::default(),
-            shunned: Domains::default(),
+            shunned: Vec::new(),
+            shunning_keys: shunning.keys(),
             shunning,
             may_be_first: false,
         };
@@ -217,22 +296,20 @@ impl Plugin for InterPodAffinity {
                 .all(|term| cluster.term_matches(term, pod));
             checks.wanted = count_all(cluster, &own.required);
             for term in &own.anti_required {
-                count(&mut checks.shunned, cluster, term, 1);
+                let mut domains = Domains::default();
+                count(&mut domains, cluster, term, 1);
+                checks.shunned.push(domains);
             }
         }
-        Filter::check(move |info: &NodeInfo| {
-            checks.check(info).map_err(|rejection| vec![rejection])
-        })
+        Filter::check(checks)
     }
 
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
+    fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        let Ask { pod, cluster, args } = ask;
         let mut domains = Domains::default();
+        let mut has_preferences = false;
         if let Some(own) = pod.pod_affinity.as_deref() {
+            has_preferences = !own.preferred.is_empty() || !own.anti_preferred.is_empty();
             for (weight, term) in &own.preferred {
                 count(&mut domains, cluster, term, *weight);
             }
@@ -240,24 +317,27 @@ impl Plugin for InterPodAffinity {
                 count(&mut domains, cluster, term, -weight);
             }
         }
-        for info in cluster.nodes().filter(|info| info.with_affinity > 0) {
-            for theirs in info
-                .pods
-                .iter()
-                .filter_map(|other| other.pod_affinity.as_ref())
-            {
-                let required = theirs.required.iter().map(|term| (HARD_WEIGHT, term));
-                let preferred = theirs
-                    .preferred
+        if has_preferences || !args.ignore_preferred_terms_of_existing_pods {
+            for info in cluster.with_affinity() {
+                let affinities = info
+                    .pods
                     .iter()
-                    .map(|(weight, term)| (*weight, term));
-                let anti = theirs
-                    .anti_preferred
-                    .iter()
-                    .map(|(weight, term)| (-weight, term));
-                for (weight, term) in required.chain(preferred).chain(anti) {
-                    if cluster.term_matches(term, pod) {
-                        domains.add(info, &term.topology_key, weight);
+                    .filter_map(|other| other.pod_affinity.as_ref());
+                for theirs in affinities {
+                    let hard = args.hard_pod_affinity_weight;
+                    let required = theirs.required.iter().map(|term| (hard, term));
+                    let preferred = theirs
+                        .preferred
+                        .iter()
+                        .map(|(weight, term)| (*weight, term));
+                    let anti = theirs
+                        .anti_preferred
+                        .iter()
+                        .map(|(weight, term)| (-weight, term));
+                    for (weight, term) in required.chain(preferred).chain(anti) {
+                        if weight != 0 && cluster.term_matches(term, pod) {
+                            domains.add(info, &term.topology_key, weight);
+                        }
                     }
                 }
             }
@@ -265,31 +345,46 @@ impl Plugin for InterPodAffinity {
         if domains.0.is_empty() {
             return None;
         }
-        Some(Box::new(Score(domains)))
+        Some(Box::new(Score {
+            keys: domains.keys(),
+            domains,
+        }))
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[
+            Event::NodeAdded,
+            Event::NodeUpdated,
+            Event::PodAdded,
+            Event::PodUpdated,
+            Event::PodDeleted,
+            Event::NominationGone,
+            Event::Namespace,
+        ]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
-        let repels = |other: &Pod| {
-            let theirs = other
-                .pod_affinity
-                .as_ref()
-                .is_some_and(|affinity| !affinity.anti_required.is_empty());
-            let ours = pod
-                .pod_affinity
-                .as_ref()
-                .is_some_and(|affinity| !affinity.anti_required.is_empty());
-            theirs || ours
+        let own = pod.pod_affinity.as_deref();
+        let attracted = |other: &Pod| {
+            own.is_some_and(|own| own.required.iter().any(|term| may_be_about(term, other)))
         };
-        let attracts = pod
-            .pod_affinity
-            .as_ref()
-            .is_some_and(|affinity| !affinity.required.is_empty());
+        let shuns = |one: &Pod, other: &Pod| {
+            let affinity = one.pod_affinity.as_deref();
+            affinity.is_some_and(|affinity| {
+                affinity
+                    .anti_required
+                    .iter()
+                    .any(|term| may_be_about(term, other))
+            })
+        };
         match change {
-            Change::NodeAdded(_) | Change::Namespace => true,
+            Change::NodeAdded(_) | Change::Namespace | Change::NominationGone => true,
             Change::NodeUpdated { old, new } => old.labels != new.labels,
-            Change::PodAdded(_) => attracts,
-            Change::PodUpdated { old, new } => old.labels != new.labels,
-            Change::PodDeleted(other) => repels(other),
+            Change::PodAdded(other) => attracted(other),
+            Change::PodUpdated { old, new } => {
+                old.labels != new.labels && (attracted(new) || shuns(pod, old) || shuns(old, pod))
+            }
+            Change::PodDeleted(other) => shuns(pod, other) || shuns(other, pod),
             Change::Storage => false,
         }
     }
@@ -310,9 +405,18 @@ mod tests {
 
     fn verdicts(cluster: &Cluster, value: Value) -> Vec<(String, Option<String>)> {
         let pod = pod(value);
-        let filter = InterPodAffinity.filter(&pod, cluster);
+        let args = Default::default();
+        let filter = InterPodAffinity.filter(Ask {
+            pod: &pod,
+            cluster,
+            args: &args,
+        });
         let check = |info: &NodeInfo| match &filter {
-            Filter::Check(check) => check.check(info).err().map(|all| all[0].reason.to_string()),
+            Filter::Check(check) => {
+                let mut why = Vec::new();
+                check.check(info, &mut why);
+                why.first().map(|one| one.reason.to_string())
+            }
             _ => None,
         };
         cluster
@@ -374,7 +478,13 @@ mod tests {
         let cluster = cluster(&[mk_node("a"), mk_node("b")], &[on(friend, "a")]);
         let pod = pod(mk_pod("p"));
         let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-        let scorer = InterPodAffinity.score(&pod, &cluster, &nodes).unwrap();
+        let args = Default::default();
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        let scorer = InterPodAffinity.score(ask, &nodes).unwrap();
         let mut scores: Vec<i64> = nodes.iter().map(|node| scorer.score(node)).collect();
         assert_eq!(scores, [10, 0]);
         scorer.normalize(&nodes, &mut scores);

@@ -1,5 +1,6 @@
 //! The plugins of upstream's default profile, each in its file. Adding one is a file and a line in `PLUGINS`.
 
+mod amounts;
 mod balanced_allocation;
 mod image_locality;
 mod inter_pod_affinity;
@@ -12,6 +13,8 @@ mod scheduling_gates;
 mod taint_toleration;
 mod topology_spread;
 mod volume_binding;
+
+use std::collections::BTreeSet;
 
 use crate::framework::Plugin;
 
@@ -31,6 +34,31 @@ pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
     (&balanced_allocation::BalancedAllocation, 1),
     (&image_locality::ImageLocality, 1),
 ];
+
+/// Plugins by their places in `PLUGINS`, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PluginSet(u32);
+
+impl PluginSet {
+    /// Those of these names; what is no plugin is left out.
+    pub fn of(names: &BTreeSet<&'static str>) -> Self {
+        let places = all()
+            .enumerate()
+            .filter(|(_, plugin)| names.contains(plugin.name()));
+        PluginSet(places.fold(0, |bits, (place, _)| bits | 1 << place))
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Its plugins with their places.
+    pub fn iter(self) -> impl Iterator<Item = (usize, &'static dyn Plugin)> {
+        all()
+            .enumerate()
+            .filter(move |(place, _)| self.0 & (1 << place) != 0)
+    }
+}
 
 /// All plugins, in order.
 pub fn all() -> impl Iterator<Item = &'static dyn Plugin> {

@@ -1,8 +1,7 @@
 //! NodeName: a pod that names its node runs there only.
 
 use crate::{
-    cluster::Cluster,
-    framework::{Change, Filter, Plugin, Rejection},
+    framework::{Ask, Change, Event, Filter, Plugin, Rejection},
     node::NodeInfo,
     pod::Pod,
 };
@@ -14,18 +13,22 @@ impl Plugin for NodeName {
         "NodeName"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Filter<'a> {
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let pod = ask.pod;
         if pod.node_name.is_empty() {
             return Filter::Skip;
         }
-        Filter::check(move |node: &NodeInfo| {
-            if node.name == pod.node_name {
-                return Ok(());
+        Filter::check(move |node: &NodeInfo, why: &mut Vec<Rejection>| {
+            if node.name != pod.node_name {
+                why.push(Rejection::unresolvable(
+                    "node(s) didn't match the requested node name",
+                ));
             }
-            Err(vec![Rejection::unresolvable(
-                "node(s) didn't match the requested node name",
-            )])
         })
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[Event::NodeAdded]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {

@@ -1,8 +1,7 @@
 //! NodePorts: two pods cannot have the same host port.
 
 use crate::{
-    cluster::Cluster,
-    framework::{Change, Filter, Plugin, Rejection},
+    framework::{Ask, Change, Event, Filter, Plugin, Rejection},
     node::NodeInfo,
     pod::{HostPort, Pod},
 };
@@ -20,22 +19,27 @@ impl Plugin for NodePorts {
         "NodePorts"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Filter<'a> {
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let pod = ask.pod;
         if pod.host_ports.is_empty() {
             return Filter::Skip;
         }
-        Filter::check(move |node: &NodeInfo| {
-            if !collide(&pod.host_ports, &node.ports) {
-                return Ok(());
+        Filter::check(move |node: &NodeInfo, why: &mut Vec<Rejection>| {
+            if collide(&pod.host_ports, &node.ports) {
+                why.push(Rejection::resolvable(
+                    "node(s) didn't have free ports for the requested pod ports",
+                ));
             }
-            let reason = "node(s) didn't have free ports for the requested pod ports";
-            Err(vec![Rejection::resolvable(reason)])
         })
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[Event::NodeAdded, Event::PodDeleted, Event::NominationGone]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
         match change {
-            Change::NodeAdded(_) => true,
+            Change::NodeAdded(_) | Change::NominationGone => true,
             Change::PodDeleted(gone) => collide(&pod.host_ports, &gone.host_ports),
             _ => false,
         }

@@ -3,8 +3,7 @@
 use api::view::Taint;
 
 use crate::{
-    cluster::Cluster,
-    framework::{Change, Filter, Plugin, Rejection},
+    framework::{Ask, Change, Event, Filter, Plugin, Rejection},
     node::{Node, NodeInfo},
     pod::Pod,
 };
@@ -25,11 +24,20 @@ impl Plugin for NodeUnschedulable {
         "NodeUnschedulable"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Filter<'a> {
-        Filter::check(move |info: &NodeInfo| match &info.node {
-            Some(node) if accepts(pod, node) => Ok(()),
-            _ => Err(vec![Rejection::unresolvable("node(s) were unschedulable")]),
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let pod = ask.pod;
+        if ask.cluster.unschedulable_nodes() == 0 {
+            return Filter::Skip;
+        }
+        Filter::check(move |info: &NodeInfo, why: &mut Vec<Rejection>| {
+            if info.node.as_ref().is_none_or(|node| !accepts(pod, node)) {
+                why.push(Rejection::unresolvable("node(s) were unschedulable"));
+            }
         })
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[Event::NodeAdded, Event::NodeUpdated]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {

@@ -4,8 +4,7 @@
 use api::view::{Toleration, untolerated};
 
 use crate::{
-    cluster::Cluster,
-    framework::{Change, Filter, NodeScore, Plugin, Rejection, normalize_to_max},
+    framework::{Ask, Change, Event, Filter, NodeScore, Plugin, Rejection, normalize_to_max},
     node::{Node, NodeInfo},
     pod::Pod,
 };
@@ -38,25 +37,31 @@ impl Plugin for TaintToleration {
         "TaintToleration"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, _: &'a Cluster) -> Filter<'a> {
-        Filter::check(move |info: &NodeInfo| match &info.node {
-            Some(node) if accepts(pod, node) => Ok(()),
-            _ => Err(vec![Rejection::unresolvable(
-                "node(s) had untolerated taint(s)",
-            )]),
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let pod = ask.pod;
+        if ask.cluster.tainted_nodes() == 0 {
+            return Filter::Skip;
+        }
+        Filter::check(move |info: &NodeInfo, why: &mut Vec<Rejection>| {
+            if info.node.as_ref().is_none_or(|node| !accepts(pod, node)) {
+                why.push(Rejection::unresolvable("node(s) had untolerated taint(s)"));
+            }
         })
     }
 
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        _: &'a Cluster,
-        _: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
-        let all = pod.tolerations.iter();
+    /// Where no node has such a taint, all are equal.
+    fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        if ask.cluster.disliked_nodes() == 0 {
+            return None;
+        }
+        let all = ask.pod.tolerations.iter();
         let soft =
             all.filter(|toleration| matches!(toleration.effect.as_str(), "" | "PreferNoSchedule"));
         Some(Box::new(Score(soft.collect())))
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[Event::NodeAdded, Event::NodeUpdated]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
@@ -81,7 +86,13 @@ mod tests {
         let cluster = cluster(&[mk_node("a"), tainted], &[]);
         let pod = pod(mk_pod("p"));
         let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-        let scorer = TaintToleration.score(&pod, &cluster, &nodes).unwrap();
+        let args = Default::default();
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        let scorer = TaintToleration.score(ask, &nodes).unwrap();
         let mut scores: Vec<i64> = nodes.iter().map(|node| scorer.score(node)).collect();
         scorer.normalize(&nodes, &mut scores);
         assert_eq!(scores, [100, 0]);

@@ -3,21 +3,24 @@
 //! A pod without constraints of its own is spread softly over hosts and zones together with the pods of its service
 //! or workload, as upstream's system defaults say.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use api::view::untolerated;
-use apimachinery::selector::LabelSelector;
 
 use crate::{
+    args::{SpreadDefaults, system_spread},
     cluster::Cluster,
-    framework::{Change, Filter, MAX_SCORE, NodeScore, Plugin, Rejection},
+    framework::{
+        Ask, Change, Event, Filter, MAX_SCORE, NodeFilter, NodeScore, Plugin, Rejection, Trial,
+    },
     node::NodeInfo,
     pod::{Pod, SpreadConstraint},
 };
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Upstream's systemDefaultConstraints: label and skew.
-const DEFAULTS: [(&str, i64); 2] = [(HOSTNAME, 3), ("topology.kubernetes.io/zone", 5)];
 
 pub struct PodTopologySpread;
 
@@ -31,58 +34,124 @@ fn takes_part(constraint: &SpreadConstraint, pod: &Pod, info: &NodeInfo) -> bool
 
 /// A hard constraint with the pods counted in each of its domains.
 struct Hard<'a> {
-    constraint: &'a SpreadConstraint,
+    constraint: Cow<'a, SpreadConstraint>,
+    pod: &'a Pod,
     domains: HashMap<&'a str, i64>,
-    /// Pods in the emptiest domain, 0 if there are too few domains.
-    min: i64,
+    /// The emptiest domain with its pods, and the pods of the next (criticalPaths).
+    emptiest: Option<(&'a str, i64)>,
+    next: Option<i64>,
+    /// There are fewer domains than wanted: the emptiest counts as having none.
+    too_few: bool,
     own: i64,
 }
 
 impl<'a> Hard<'a> {
     fn new(
-        constraint: &'a SpreadConstraint,
+        constraint: Cow<'a, SpreadConstraint>,
         keys: &[&str],
-        pod: &Pod,
+        pod: &'a Pod,
         cluster: &'a Cluster,
     ) -> Self {
         let counts = cluster.matching(&pod.namespace, &constraint.selector, false);
-        let mut domains = HashMap::new();
+        let mut domains: HashMap<&'a str, i64> = HashMap::new();
         for info in cluster.nodes() {
             let Some(domain) = info.label(&constraint.topology_key) else {
                 continue;
             };
-            if keys.iter().all(|key| info.label(key).is_some()) && takes_part(constraint, pod, info)
-            {
+            let is_labelled = keys.len() < 2 || keys.iter().all(|key| info.label(key).is_some());
+            if is_labelled && takes_part(&constraint, pod, info) {
                 *domains.entry(domain).or_default() +=
                     counts.get(&info.index).copied().unwrap_or(0);
             }
         }
-        let min = if domains.len() < constraint.min_domains {
-            0
-        } else {
-            domains.values().copied().min().unwrap_or(0)
-        };
+        let (mut emptiest, mut next) = (None, None);
+        for (domain, pods) in &domains {
+            match emptiest {
+                Some((_, least)) if least <= *pods => {
+                    next = Some(next.map_or(*pods, |next: i64| next.min(*pods)))
+                }
+                _ => {
+                    next = emptiest.map(|(_, least)| least).or(next);
+                    emptiest = Some((*domain, *pods));
+                }
+            }
+        }
         Hard {
-            constraint,
-            domains,
-            min,
+            too_few: domains.len() < constraint.min_domains,
             own: i64::from(constraint.selector.matches(&pod.labels)),
+            constraint,
+            pod,
+            domains,
+            emptiest,
+            next,
         }
     }
 
-    fn check(&self, info: &NodeInfo) -> Result<(), Rejection> {
+    /// The pods of the emptiest domain, if `domain` has so many instead.
+    fn least(&self, domain: &str, pods: i64) -> i64 {
+        if self.too_few {
+            return 0;
+        }
+        let others = match self.emptiest {
+            Some((emptiest, _)) if emptiest == domain => self.next,
+            Some((_, least)) => Some(least),
+            None => None,
+        };
+        match others {
+            Some(others) if self.domains.contains_key(domain) => others.min(pods),
+            Some(others) => others,
+            None if self.domains.contains_key(domain) => pods,
+            None => 0,
+        }
+    }
+
+    fn verdict(&self, info: &NodeInfo, more: i64) -> Option<Rejection> {
         let Some(domain) = info.label(&self.constraint.topology_key) else {
             let reason =
                 "node(s) didn't match pod topology spread constraints (missing required label)";
-            return Err(Rejection::unresolvable(reason));
+            return Some(Rejection::unresolvable(reason));
         };
-        let here = self.domains.get(domain).copied().unwrap_or(0);
-        if here + self.own - self.min > self.constraint.max_skew {
-            return Err(Rejection::resolvable(
+        let more = if more != 0 && takes_part(&self.constraint, self.pod, info) {
+            more
+        } else {
+            0
+        };
+        let here = self.domains.get(domain).copied().unwrap_or(0) + more;
+        if here + self.own - self.least(domain, here) > self.constraint.max_skew {
+            return Some(Rejection::resolvable(
                 "node(s) didn't match pod topology spread constraints",
             ));
         }
-        Ok(())
+        None
+    }
+
+    /// How many more pods that count a trial's node has.
+    fn more(&self, trial: &Trial) -> i64 {
+        let counts = |other: &Pod| {
+            other.namespace == self.pod.namespace
+                && !other.is_deleting
+                && self.constraint.selector.matches(&other.labels)
+        };
+        trial
+            .changes()
+            .map(|(by, other)| if counts(other) { by } else { 0 })
+            .sum()
+    }
+}
+
+struct AllHard<'a>(Vec<Hard<'a>>);
+
+impl NodeFilter for AllHard<'_> {
+    fn check(&self, node: &NodeInfo, why: &mut Vec<Rejection>) {
+        why.extend(self.0.iter().find_map(|one| one.verdict(node, 0)));
+    }
+
+    fn check_trial(&self, trial: &Trial, why: &mut Vec<Rejection>) {
+        why.extend(
+            self.0
+                .iter()
+                .find_map(|one| one.verdict(&trial.node, one.more(trial))),
+        );
     }
 }
 
@@ -203,65 +272,96 @@ impl NodeScore for Soft<'_> {
     }
 }
 
-fn defaults(selector: &LabelSelector) -> Vec<SpreadConstraint> {
-    let constraint = |(key, max_skew): (&str, i64)| SpreadConstraint {
-        max_skew,
-        topology_key: key.into(),
-        is_hard: false,
-        selector: selector.clone(),
-        min_domains: 1,
-        honors_affinity: true,
-        honors_taints: false,
-    };
-    DEFAULTS.into_iter().map(constraint).collect()
-}
-
 impl Plugin for PodTopologySpread {
     fn name(&self) -> &'static str {
         "PodTopologySpread"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Filter<'a> {
-        let hard: Vec<&SpreadConstraint> = pod.spread.iter().filter(|one| one.is_hard).collect();
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let Ask { pod, cluster, args } = ask;
+        let own = pod
+            .spread
+            .iter()
+            .filter(|one| one.is_hard)
+            .map(Cow::Borrowed);
+        let mut hard: Vec<Cow<'a, SpreadConstraint>> = own.collect();
+        if let SpreadDefaults::List(list) = &args.spread
+            && pod.spread.is_empty()
+            && list.iter().any(|one| one.is_hard)
+            && let Some(selector) = cluster.default_selector(pod)
+        {
+            let defaults = list.iter().filter(|one| one.is_hard).cloned();
+            hard.extend(defaults.map(|one| {
+                Cow::Owned(SpreadConstraint {
+                    selector: selector.clone(),
+                    ..one
+                })
+            }));
+        }
         if hard.is_empty() {
             return Filter::Skip;
         }
-        let keys: Vec<&str> = hard.iter().map(|one| one.topology_key.as_str()).collect();
-        let hard: Vec<Hard<'a>> = hard
+        let keys: Vec<String> = hard.iter().map(|one| one.topology_key.clone()).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let hard = hard
             .into_iter()
             .map(|one| Hard::new(one, &keys, pod, cluster))
             .collect();
-        Filter::check(move |info: &NodeInfo| {
-            let rejected = hard.iter().find_map(|one| one.check(info).err());
-            rejected.map_or(Ok(()), |rejection| Err(vec![rejection]))
-        })
+        Filter::check(AllHard(hard))
     }
 
-    fn score<'a>(
-        &self,
-        pod: &'a Pod,
-        cluster: &'a Cluster,
-        nodes: &[&'a NodeInfo],
-    ) -> Option<Box<dyn NodeScore + 'a>> {
-        let soft: Vec<SpreadConstraint> = if pod.spread.is_empty() {
-            defaults(&cluster.default_selector(pod)?)
-        } else {
-            pod.spread
+    fn score<'a>(&self, ask: Ask<'a>, nodes: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        let Ask { pod, cluster, args } = ask;
+        if !pod.spread.is_empty() {
+            let soft: Vec<SpreadConstraint> = pod
+                .spread
                 .iter()
                 .filter(|one| !one.is_hard)
                 .cloned()
-                .collect()
+                .collect();
+            if soft.is_empty() {
+                return None;
+            }
+            return Some(Box::new(Soft::new(&soft, true, pod, cluster, nodes)));
+        }
+        let selector = || cluster.default_selector(pod);
+        let (soft, needs_all_labels) = match &args.spread {
+            SpreadDefaults::System => (system_spread(&selector()?), false),
+            SpreadDefaults::List(list) if list.is_empty() => return None,
+            SpreadDefaults::List(list) => {
+                let selector = selector()?;
+                let soft = list.iter().filter(|one| !one.is_hard).cloned();
+                (
+                    soft.map(|one| SpreadConstraint {
+                        selector: selector.clone(),
+                        ..one
+                    })
+                    .collect(),
+                    true,
+                )
+            }
         };
         if soft.is_empty() {
             return None;
         }
         Some(Box::new(Soft::new(
             &soft,
-            !pod.spread.is_empty(),
+            needs_all_labels,
             pod,
             cluster,
             nodes,
         )))
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[
+            Event::NodeAdded,
+            Event::NodeUpdated,
+            Event::PodAdded,
+            Event::PodUpdated,
+            Event::PodDeleted,
+            Event::NominationGone,
+        ]
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
@@ -273,7 +373,7 @@ impl Plugin for PodTopologySpread {
                     .any(|one| one.is_hard && one.selector.matches(&other.labels))
         };
         match change {
-            Change::NodeAdded(_) => true,
+            Change::NodeAdded(_) | Change::NominationGone => true,
             Change::NodeUpdated { old, new } => {
                 old.labels != new.labels || old.taints != new.taints
             }
@@ -313,13 +413,18 @@ mod tests {
         let nodes = [zoned("a", "1"), zoned("b", "2"), mk_node("c")];
         let cluster = cluster(&nodes, &[on(mk_pod("x"), "a")]);
         let pod = pod(spread("p", "DoNotSchedule"));
-        let Filter::Check(check) = PodTopologySpread.filter(&pod, &cluster) else {
+        let args = Default::default();
+        let Filter::Check(check) = PodTopologySpread.filter(Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        }) else {
             panic!("checks nodes")
         };
         let verdict = |name: &str| {
-            check
-                .check(cluster.find_node(name).unwrap())
-                .map_err(|r| r[0].is_resolvable)
+            let mut why = Vec::new();
+            check.check(cluster.find_node(name).unwrap(), &mut why);
+            why.first().map_or(Ok(()), |one| Err(one.is_resolvable))
         };
         assert_eq!(verdict("a"), Err(true));
         assert_eq!(verdict("b"), Ok(()));
@@ -337,7 +442,13 @@ mod tests {
         let cluster = cluster(&nodes, &pods);
         let pod = pod(spread("p", "ScheduleAnyway"));
         let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-        let scorer = PodTopologySpread.score(&pod, &cluster, &nodes).unwrap();
+        let args = Default::default();
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        let scorer = PodTopologySpread.score(ask, &nodes).unwrap();
         let mut scores: Vec<i64> = nodes.iter().map(|node| scorer.score(node)).collect();
         scorer.normalize(&nodes, &mut scores);
         assert!(scores[0] < scores[1], "{scores:?}");
@@ -348,14 +459,26 @@ mod tests {
     fn pods_of_a_service_are_spread_over_hosts_by_default() {
         let mut cluster = cluster(&[mk_node("a"), mk_node("b")], &[on(mk_pod("x"), "a")]);
         let pod = pod(mk_pod("p"));
-        assert!(PodTopologySpread.score(&pod, &cluster, &[]).is_none());
+        let args = Default::default();
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        assert!(PodTopologySpread.score(ask, &[]).is_none());
         cluster.set_service(
             "default",
             "s",
             Some([("app".to_string(), "a".to_string())].into()),
         );
         let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
-        let scorer = PodTopologySpread.score(&pod, &cluster, &nodes).unwrap();
+        let args = Default::default();
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        let scorer = PodTopologySpread.score(ask, &nodes).unwrap();
         let mut scores: Vec<i64> = nodes.iter().map(|node| scorer.score(node)).collect();
         scorer.normalize(&nodes, &mut scores);
         assert!(scores[0] < scores[1], "{scores:?}");

@@ -4,7 +4,7 @@
 
 use crate::{
     cluster::Cluster,
-    framework::{Change, Filter, Plugin, Rejection},
+    framework::{Ask, Change, Event, Filter, Plugin, Rejection},
     node::NodeInfo,
     pod::Pod,
     storage::PersistentVolumeClaim,
@@ -61,7 +61,8 @@ impl Plugin for VolumeBinding {
         "VolumeBinding"
     }
 
-    fn filter<'a>(&self, pod: &'a Pod, cluster: &'a Cluster) -> Filter<'a> {
+    fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let Ask { pod, cluster, .. } = ask;
         if pod.claims.is_empty() {
             return Filter::Skip;
         }
@@ -79,28 +80,29 @@ impl Plugin for VolumeBinding {
             let reason = "pod has unbound immediate PersistentVolumeClaims";
             return Filter::Reject(Rejection::unresolvable(reason));
         }
-        Filter::check(move |info: &NodeInfo| {
-            let Some(node) = &info.node else {
-                return Ok(());
-            };
+        Filter::check(move |info: &NodeInfo, why: &mut Vec<Rejection>| {
+            let Some(node) = &info.node else { return };
             for claim in &claims {
                 if claim.spec.volume_name.is_empty() {
                     let reason = "node(s) didn't find available persistent volumes to bind";
-                    return Err(vec![Rejection::unresolvable(reason)]);
+                    return why.push(Rejection::unresolvable(reason));
                 }
                 let Some(volume) = storage.volumes.get(&claim.spec.volume_name) else {
                     let reason =
                         "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
-                    return Err(vec![Rejection::unresolvable(reason)]);
+                    return why.push(Rejection::unresolvable(reason));
                 };
                 let required = volume.spec.node_affinity.required.as_ref();
                 if required.is_some_and(|required| !required.matches(&node.name, &node.labels)) {
                     let reason = "node(s) didn't match PersistentVolume's node affinity";
-                    return Err(vec![Rejection::unresolvable(reason)]);
+                    return why.push(Rejection::unresolvable(reason));
                 }
             }
-            Ok(())
         })
+    }
+
+    fn events(&self) -> &'static [Event] {
+        &[Event::NodeAdded, Event::NodeUpdated, Event::Storage]
     }
 
     fn may_help(&self, _: &Pod, change: &Change<'_>) -> bool {

@@ -138,3 +138,75 @@ async fn a_server_that_was_away_changes_nothing_about_the_end() {
         .count();
     assert_eq!(on_a, 5);
 }
+
+fn asks(name: &str, priority: i32, cpu: &str) -> Value {
+    let mut pod = mk_pod(name);
+    pod["spec"]["priority"] = json!(priority);
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_evicts_lesser_ones_waits_for_them_and_takes_their_place() {
+    let server = Server::default();
+    server.put(&NODES, mk_node("a"));
+    for name in ["low1", "low2"] {
+        server.put(&PODS, on(asks(name, 1, "1500m"), "a"));
+    }
+    let _shutdown = start(&server).drop_guard();
+    seconds(1).await;
+    server.put(&PODS, asks("high", 100, "3"));
+    seconds(1).await;
+    let high = server.get(&PODS, "default/high").unwrap();
+    assert_eq!(high["status"]["nominatedNodeName"], "a");
+    let message = &high["status"]["conditions"][0]["message"];
+    assert_eq!(message, "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(
+        events(&server, "FailedScheduling")[0]["message"],
+        "0/1 nodes are available: 1 Insufficient cpu."
+    );
+    for name in ["low1", "low2"] {
+        let victim = server.get(&PODS, &format!("default/{name}")).unwrap();
+        assert_eq!(
+            victim["metadata"]["deletionGracePeriodSeconds"], 30,
+            "its own grace period"
+        );
+        let condition = &victim["status"]["conditions"][0];
+        assert_eq!(condition["type"], "DisruptionTarget");
+        assert_eq!(condition["reason"], "PreemptionByScheduler");
+        assert_eq!(
+            condition["message"],
+            "default-scheduler: preempting to accommodate a higher priority pod"
+        );
+    }
+    assert_eq!(events(&server, "Preempted").len(), 2);
+    assert_eq!(
+        events(&server, "Preempted")[0]["message"],
+        "Preempted by pod high on node a"
+    );
+    // A lesser pod does not slip in.
+    server.remove(&PODS, "default/low1");
+    server.remove(&PODS, "default/low2");
+    server.put(&PODS, asks("late", 1, "2"));
+    seconds(2).await;
+    assert_eq!(node_of(&server, "high"), "a");
+    assert_eq!(node_of(&server, "late"), "");
+    assert_eq!(server.requests_of("DELETE", "/pods/").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eviction_that_fails_is_tried_again() {
+    let server = Server::default();
+    server.put(&NODES, mk_node("a"));
+    server.put(&PODS, on(asks("low", 1, "3"), "a"));
+    server.fail_next(
+        http::Method::DELETE,
+        "/pods/low",
+        Status::internal("etcd is away"),
+    );
+    let _shutdown = start(&server).drop_guard();
+    server.put(&PODS, asks("high", 100, "3"));
+    seconds(5).await;
+    let low = server.get(&PODS, "default/low").unwrap();
+    assert!(low["metadata"]["deletionTimestamp"].is_string());
+}

@@ -3,6 +3,9 @@
 //! Everything is kept current change by change; nothing is recomputed over all pods for one decision. `matching`
 //! keeps counts per node for the selectors in use.
 
+mod counts;
+mod nominations;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -11,15 +14,15 @@ use std::{
 use apimachinery::selector::LabelSelector;
 use parking_lot::Mutex;
 
+use counts::Counts;
+use nominations::Nominations;
+
 use crate::{
+    budget::PodDisruptionBudget,
     node::{Node, NodeInfo},
     pod::{Pod, Term},
     storage::Storage,
 };
-
-/// Selectors whose matches are counted at a time: spread constraints and services of as many workloads being
-/// scheduled.
-const MAX_SELECTORS: usize = 256;
 
 /// The scheduler's view. Written by the informers' handlers and by `assume` and `forget`.
 #[derive(Default)]
@@ -38,7 +41,45 @@ pub struct Cluster {
     /// Selectors of services by namespace and name, and of workloads by kind as well.
     services: HashMap<String, HashMap<String, BTreeMap<String, String>>>,
     workloads: HashMap<(&'static str, String), LabelSelector>,
+    /// Nodes whose pods have any affinity, and any required anti-affinity.
+    with_affinity: BTreeSet<usize>,
+    with_required_anti_affinity: BTreeSet<usize>,
+    kinds: NodeKinds,
+    nominations: Nominations,
+    /// By `namespace/name`.
+    pub budgets: HashMap<String, Arc<PodDisruptionBudget>>,
     pub storage: Storage,
+}
+
+/// How many nodes there are of each kind, so that what concerns none of them is not looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct NodeKinds {
+    all: usize,
+    unschedulable: usize,
+    /// With a NoSchedule or NoExecute taint.
+    tainted: usize,
+    /// With a PreferNoSchedule taint.
+    disliked: usize,
+}
+
+impl NodeKinds {
+    /// Counts `node` (`by` is 1) or no longer (-1).
+    fn count(&mut self, node: &Node, by: isize) {
+        let add = |count: &mut usize, counts: bool| {
+            if counts {
+                *count = count.saturating_add_signed(by);
+            }
+        };
+        let has = |soft: bool| {
+            node.taints
+                .iter()
+                .any(|taint| (taint.effect == "PreferNoSchedule") == soft)
+        };
+        add(&mut self.all, true);
+        add(&mut self.unschedulable, node.is_unschedulable);
+        add(&mut self.tainted, has(false));
+        add(&mut self.disliked, has(true));
+    }
 }
 
 struct Placed {
@@ -46,22 +87,6 @@ struct Placed {
     node: usize,
     /// Decided here, not yet seen in the API.
     is_assumed: bool,
-}
-
-#[derive(Default)]
-struct Counts {
-    by_namespace: HashMap<String, HashMap<CountKey, Count>>,
-    total: usize,
-    clock: u64,
-}
-
-/// A selector's text, and whether pods being deleted count.
-type CountKey = (String, bool);
-
-struct Count {
-    selector: LabelSelector,
-    nodes: Arc<HashMap<usize, i64>>,
-    used: u64,
 }
 
 impl Cluster {
@@ -84,6 +109,11 @@ impl Cluster {
         &self.order
     }
 
+    /// The same as last computed by `order`.
+    pub fn ordered(&self) -> &[usize] {
+        &self.order
+    }
+
     /// The known nodes, in the order last computed by `order`.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
         self.nodes.iter().filter(|info| info.node.is_some())
@@ -99,7 +129,62 @@ impl Cluster {
     }
 
     pub fn node_count(&self) -> usize {
-        self.nodes().count()
+        self.kinds.all
+    }
+
+    pub fn unschedulable_nodes(&self) -> usize {
+        self.kinds.unschedulable
+    }
+
+    /// Nodes with a taint that keeps pods away.
+    pub fn tainted_nodes(&self) -> usize {
+        self.kinds.tainted
+    }
+
+    /// Nodes with a taint that pods would rather avoid.
+    pub fn disliked_nodes(&self) -> usize {
+        self.kinds.disliked
+    }
+
+    /// The nodes with pods that have any affinity to pods.
+    pub fn with_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.known(&self.with_affinity)
+    }
+
+    /// The nodes with pods whose anti-affinity is required.
+    pub fn with_required_anti_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.known(&self.with_required_anti_affinity)
+    }
+
+    fn known<'a>(&'a self, indexes: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a NodeInfo> {
+        indexes
+            .iter()
+            .map(|index| &self.nodes[*index])
+            .filter(|info| info.node.is_some())
+    }
+
+    /// Expects a waiting pod on a node: it counts there for pods of no higher priority.
+    pub fn nominate(&mut self, pod: Arc<Pod>, node: &str) {
+        self.nominations.set(pod, node);
+    }
+
+    /// Returns whether it was expected anywhere.
+    pub fn forget_nomination(&mut self, uid: &str) -> bool {
+        self.nominations.remove(uid)
+    }
+
+    pub fn has_nominations(&self) -> bool {
+        !self.nominations.is_empty()
+    }
+
+    /// The node a pod is expected on.
+    pub fn nomination(&self, uid: &str) -> Option<&str> {
+        self.nominations.node_of(uid)
+    }
+
+    /// The waiting pods expected on a node.
+    pub fn nominated_on(&self, node: &str) -> &[Arc<Pod>] {
+        self.nominations.on(node)
     }
 
     /// Puts a node; returns what it was before.
@@ -109,7 +194,9 @@ impl Cluster {
             *self.image_nodes.entry(image.clone()).or_default() += 1;
         }
         let old = self.nodes[index].node.replace(node.clone());
+        self.kinds.count(&node, 1);
         if let Some(old) = &old {
+            self.kinds.count(old, -1);
             self.forget_images(old);
         }
         if old.as_ref().is_none_or(|old| old.zone() != node.zone()) {
@@ -123,6 +210,7 @@ impl Cluster {
             return;
         };
         if let Some(old) = self.nodes[index].node.take() {
+            self.kinds.count(&old, -1);
             self.forget_images(&old);
         }
         self.order.clear();
@@ -159,6 +247,7 @@ impl Cluster {
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<Pod>> {
         let placed = self.pods.remove(uid)?;
         self.nodes[placed.node].remove(uid);
+        self.note_affinity(placed.node);
         self.drop_if_unused(placed.node);
         if let Some(uids) = self.by_namespace.get_mut(&placed.pod.namespace) {
             uids.remove(uid);
@@ -170,8 +259,23 @@ impl Cluster {
         Some(placed.pod)
     }
 
+    fn note_affinity(&mut self, index: usize) {
+        let note = |set: &mut BTreeSet<usize>, has: bool| match has {
+            true => set.insert(index),
+            false => set.remove(&index),
+        };
+        let info = &self.nodes[index];
+        note(&mut self.with_affinity, info.with_affinity > 0);
+        note(
+            &mut self.with_required_anti_affinity,
+            info.with_required_anti_affinity > 0,
+        );
+    }
+
     fn place(&mut self, pod: Arc<Pod>, node: usize, is_assumed: bool) {
+        self.nominations.remove(&pod.uid);
         self.nodes[node].add(pod.clone());
+        self.note_affinity(node);
         let uids = self.by_namespace.entry(pod.namespace.clone()).or_default();
         uids.insert(pod.uid.clone());
         self.counts.lock().pod(&pod, node, 1);
@@ -323,16 +427,9 @@ impl Cluster {
         all: bool,
     ) -> Arc<HashMap<usize, i64>> {
         let mut counts = self.counts.lock();
-        counts.clock += 1;
-        let now = counts.clock;
         let key = (selector.to_string(), all);
-        if let Some(count) = counts
-            .by_namespace
-            .get_mut(namespace)
-            .and_then(|all| all.get_mut(&key))
-        {
-            count.used = now;
-            return count.nodes.clone();
+        if let Some(nodes) = counts.find(namespace, &key) {
+            return nodes;
         }
         let mut nodes = HashMap::new();
         for uid in self.by_namespace.get(namespace).into_iter().flatten() {
@@ -346,61 +443,6 @@ impl Cluster {
         let nodes = Arc::new(nodes);
         counts.track(namespace, key, selector.clone(), nodes.clone());
         nodes
-    }
-}
-
-impl Counts {
-    fn track(
-        &mut self,
-        namespace: &str,
-        key: CountKey,
-        selector: LabelSelector,
-        nodes: Arc<HashMap<usize, i64>>,
-    ) {
-        if self.total == MAX_SELECTORS {
-            let oldest = self
-                .by_namespace
-                .iter()
-                .flat_map(|(namespace, all)| {
-                    all.iter()
-                        .map(move |(key, count)| (count.used, namespace, key))
-                })
-                .min()
-                .map(|(_, namespace, key)| (namespace.clone(), key.clone()));
-            if let Some((namespace, key)) = oldest
-                && let Some(all) = self.by_namespace.get_mut(&namespace)
-            {
-                all.remove(&key);
-                self.total -= 1;
-                if all.is_empty() {
-                    self.by_namespace.remove(&namespace);
-                }
-            }
-        }
-        let count = Count {
-            selector,
-            nodes,
-            used: self.clock,
-        };
-        self.by_namespace
-            .entry(namespace.into())
-            .or_default()
-            .insert(key, count);
-        self.total += 1;
-    }
-
-    fn pod(&mut self, pod: &Pod, node: usize, by: i64) {
-        let counts = self.by_namespace.get_mut(&pod.namespace);
-        for ((_, all), count) in counts.into_iter().flatten() {
-            if (*all || !pod.is_deleting) && count.selector.matches(&pod.labels) {
-                let nodes = Arc::make_mut(&mut count.nodes);
-                let here = nodes.entry(node).or_default();
-                *here += by;
-                if *here == 0 {
-                    nodes.remove(&node);
-                }
-            }
-        }
     }
 }
 

@@ -1,0 +1,476 @@
+//! Runs the scheduler: one cycle after the other, bindings, evictions and status writes beside them.
+
+mod writes;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use client::{
+    Client, ClientError, Factory,
+    events::{EventKind, ObjectReference, Recorder, Source},
+    leader::{LeaderConfig, LeaderElector},
+};
+use parking_lot::Mutex;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cluster::Cluster,
+    config::SchedulerConfig,
+    cycle::{Failure, Scheduler},
+    fit_error::FitError,
+    framework::Change,
+    pod::Pod,
+    preemption::Nomination,
+    profile::Profile,
+    queue::{QueuedPod, SchedulingQueue},
+    watch::Informers,
+};
+
+/// Writes under way at a time; more pods wait for one to end. As many as the streams of a few connections.
+const MAX_WRITES: usize = 256;
+/// Pause before everything is started anew after losing the lease.
+const RESTART: Duration = Duration::from_secs(1);
+
+/// Why the scheduler cannot work at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Config(String),
+}
+
+/// What the informers' handlers and the cycle share.
+pub struct Shared {
+    pub state: Mutex<State>,
+    /// Told when `pop` may have a pod.
+    pub wake: Notify,
+    /// By name.
+    pub profiles: HashMap<String, Arc<Served>>,
+}
+
+/// A profile with who records its events.
+pub struct Served {
+    profile: Profile,
+    recorder: Recorder,
+}
+
+/// Held for one change or one cycle at a time, so that no change falls between looking and putting back.
+pub struct State {
+    pub cluster: Cluster,
+    pub queue: SchedulingQueue,
+    scheduler: Scheduler,
+}
+
+impl Shared {
+    /// Changes the state and puts forward the pods that this may help.
+    pub fn change(&self, apply: impl FnOnce(&mut State), change: &Change<'_>) {
+        let mut state = self.state.lock();
+        apply(&mut state);
+        state.queue.on_change(change, Instant::now());
+        drop(state);
+        self.wake.notify_one();
+    }
+}
+
+/// Schedules until `shutdown`; if `config.leader_elect`, only while holding the lease `kube-system/kube-scheduler`,
+/// which is sought again when lost.
+pub async fn run(
+    client: Client,
+    config: SchedulerConfig,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    let client = client.with_user_agent("kube-scheduler");
+    let mut profiles = HashMap::new();
+    for profile in &config.profiles {
+        if profile.name.is_empty() {
+            return Err(Error::Config("a profile needs a scheduler name".into()));
+        }
+        let source = Source {
+            component: profile.name.clone(),
+            host: String::new(),
+        };
+        let served = Served {
+            profile: profile.clone(),
+            recorder: Recorder::new(client.clone(), source),
+        };
+        if profiles
+            .insert(profile.name.clone(), Arc::new(served))
+            .is_some()
+        {
+            return Err(Error::Config(format!(
+                "two profiles are named {:?}",
+                profile.name
+            )));
+        }
+    }
+    let Some(first) = config
+        .profiles
+        .first()
+        .and_then(|profile| profiles.get(&profile.name))
+    else {
+        return Err(Error::Config("there is no profile".into()));
+    };
+    let recorder = first.recorder.clone();
+    while !shutdown.is_cancelled() {
+        let lead = |leading| lead(client.clone(), config.clone(), profiles.clone(), leading);
+        if config.leader_elect {
+            let mut lease = LeaderConfig::new("kube-scheduler", &config.host);
+            lease.lease_duration = config.leader_lease_duration;
+            lease.renew_deadline = config.leader_renew_deadline;
+            lease.retry_period = config.leader_retry_period;
+            let mut elector =
+                LeaderElector::new(client.clone(), lease).with_recorder(recorder.clone());
+            elector.run(&shutdown, lead).await;
+        } else {
+            lead(shutdown.child_token()).await;
+        }
+        let _ = tokio::time::timeout(RESTART, shutdown.cancelled()).await;
+    }
+    Ok(())
+}
+
+/// One term of leadership, with informers of its own.
+async fn lead(
+    client: Client,
+    config: SchedulerConfig,
+    profiles: HashMap<String, Arc<Served>>,
+    leading: CancellationToken,
+) {
+    let factory = Factory::new(client.clone(), leading.clone());
+    let informers = Informers::new(&factory);
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            cluster: Cluster::default(),
+            queue: SchedulingQueue::new(config.pod_initial_backoff, config.pod_max_backoff),
+            scheduler: Scheduler::default(),
+        }),
+        wake: Notify::new(),
+        profiles,
+    });
+    let mut worker = Worker {
+        shared: shared.clone(),
+        pods: informers.pods.clone(),
+        client,
+        writes: JoinSet::new(),
+    };
+    let work = async {
+        informers.synced().await;
+        informers.feed(&shared);
+        worker.run().await;
+    };
+    tokio::select! {
+        () = leading.cancelled() => {}
+        () = work => {}
+        ended = factory.join() => if let Err(error) = ended {
+            tracing::error!(%error, "restarting the scheduler");
+        },
+    }
+    leading.cancel();
+    // What was sent is waited for, so that nothing is written after the lease is given up.
+    while worker.writes.join_next().await.is_some() {}
+}
+
+/// The loop and what it writes with.
+struct Worker {
+    shared: Arc<Shared>,
+    pods: client::Informer<Pod>,
+    client: Client,
+    writes: JoinSet<Written>,
+}
+
+/// How a write ended.
+enum Written {
+    Bound {
+        decided: Decided,
+        result: Result<(), ClientError>,
+    },
+    Evicted {
+        pod: Arc<Pod>,
+        has_failed: bool,
+    },
+    Status,
+}
+
+/// A pod with the node it is to be bound to.
+struct Decided {
+    queued: QueuedPod,
+    node: String,
+    served: Arc<Served>,
+}
+
+/// What a cycle came to.
+enum Step {
+    Bind(Decided),
+    Failed(Failed),
+    Idle(Option<Instant>),
+}
+
+/// A pod that fits nowhere, and what is done about it.
+struct Failed {
+    pod: Arc<Pod>,
+    error: FitError,
+    /// What `status.nominatedNodeName` becomes; `None` leaves it.
+    nominated: Option<String>,
+    evictions: Option<Evictions>,
+    served: Arc<Served>,
+}
+
+/// Pods to be evicted from a node, and waiting ones that are no longer expected there.
+struct Evictions {
+    node: String,
+    victims: Vec<Arc<Pod>>,
+    unnominated: Vec<Arc<Pod>>,
+}
+
+impl Worker {
+    async fn run(&mut self) {
+        loop {
+            while let Some(written) = self.writes.try_join_next() {
+                self.written(written);
+            }
+            if self.writes.len() >= MAX_WRITES {
+                if let Some(written) = self.writes.join_next().await {
+                    self.written(written);
+                }
+                continue;
+            }
+            match self.step() {
+                Step::Bind(decided) => {
+                    let client = self.client.clone();
+                    self.writes.spawn(async move {
+                        let result =
+                            writes::bind(&client, &decided.queued.pod, &decided.node).await;
+                        Written::Bound { decided, result }
+                    });
+                }
+                Step::Failed(failed) => self.failed(failed),
+                Step::Idle(due) => self.idle(due).await,
+            }
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    /// Takes the next pod and decides.
+    fn step(&self) -> Step {
+        let now = Instant::now();
+        let mut state = self.shared.state.lock();
+        let State {
+            cluster,
+            queue,
+            scheduler,
+        } = &mut *state;
+        let (queued, served) = loop {
+            let Some(queued) = queue.pop(now) else {
+                return Step::Idle(queue.next_due());
+            };
+            // The queue has only pods of known profiles.
+            if let Some(served) = self.shared.profiles.get(&queued.pod.scheduler_name) {
+                break (queued, served.clone());
+            }
+        };
+        match scheduler.schedule(&queued.pod, &served.profile, cluster) {
+            Ok(index) => {
+                let node = cluster.node(index).name.clone();
+                cluster.assume(queued.pod.clone(), index);
+                queue.on_change(&Change::PodAdded(&queued.pod), now);
+                Step::Bind(Decided {
+                    queued,
+                    node,
+                    served,
+                })
+            }
+            Err(failure) => {
+                let Failure { error, nomination } = *failure;
+                let pod = queued.pod.clone();
+                let (nominated, evictions) = nominate(cluster, &pod, nomination);
+                if evictions
+                    .as_ref()
+                    .is_some_and(|evictions| !evictions.victims.is_empty())
+                {
+                    queue.hold(pod.uid.clone());
+                }
+                queue.failed(queued, pod.clone(), &error.plugins, now);
+                if nominated.as_deref() == Some("")
+                    || evictions
+                        .as_ref()
+                        .is_some_and(|one| !one.unnominated.is_empty())
+                {
+                    queue.on_change(&Change::NominationGone, now);
+                }
+                Step::Failed(Failed {
+                    pod,
+                    error,
+                    nominated,
+                    evictions,
+                    served,
+                })
+            }
+        }
+    }
+
+    /// Waits for a change, a due back-off, or the end of a write.
+    async fn idle(&mut self, due: Option<Instant>) {
+        let due = async {
+            match due {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.shared.wake.notified() => {}
+            () = due => {}
+            Some(written) = self.writes.join_next() => self.written(written),
+        }
+    }
+
+    /// Evicts, and tells why the pod has no node.
+    fn failed(&mut self, failed: Failed) {
+        let Failed {
+            pod,
+            error,
+            nominated,
+            evictions,
+            served,
+        } = failed;
+        if let Some(evictions) = evictions {
+            let (client, recorder, pod) =
+                (self.client.clone(), served.recorder.clone(), pod.clone());
+            self.writes.spawn(async move {
+                let has_failed = writes::evict(&client, &recorder, &pod, &evictions)
+                    .await
+                    .is_err();
+                Written::Evicted { pod, has_failed }
+            });
+        }
+        self.report(
+            &served,
+            &pod,
+            "Unschedulable",
+            &error.to_string(),
+            nominated,
+        );
+    }
+
+    fn written(&mut self, written: Result<Written, tokio::task::JoinError>) {
+        match written {
+            Ok(Written::Bound {
+                decided,
+                result: Ok(()),
+            }) => {
+                let pod = &decided.queued.pod;
+                let message = format!(
+                    "Successfully assigned {}/{} to {}",
+                    pod.namespace, pod.name, decided.node
+                );
+                let recorder = &decided.served.recorder;
+                recorder.event(&reference(pod), EventKind::Normal, "Scheduled", message);
+            }
+            Ok(Written::Bound {
+                decided,
+                result: Err(error),
+            }) => self.not_bound(decided, &error),
+            Ok(Written::Evicted { pod, has_failed }) => {
+                let mut state = self.shared.state.lock();
+                state.queue.release(&pod.uid, has_failed, Instant::now());
+            }
+            Ok(Written::Status) => {}
+            Err(error) => tracing::error!(%error, "a write of the scheduler failed"),
+        }
+    }
+
+    /// Takes the decision back. If the Binding was accepted after all, the watch will show the pod's node.
+    fn not_bound(&mut self, decided: Decided, error: &ClientError) {
+        let Decided {
+            queued,
+            node,
+            served,
+        } = decided;
+        let pod = queued.pod.clone();
+        let now = Instant::now();
+        // Read before the state is locked: the informer may be waiting for it.
+        let newest = self.pods.get(&pod.key());
+        let mut state = self.shared.state.lock();
+        if !state.cluster.forget(&pod.uid) {
+            return;
+        }
+        state.queue.on_change(&Change::PodDeleted(&pod), now);
+        let newest = newest.filter(|newest| {
+            newest.uid == pod.uid && newest.node_name.is_empty() && !newest.is_deleting
+        });
+        let Some(newest) = newest.filter(|_| !error.is_not_found()) else {
+            return;
+        };
+        state.queue.retry_later(queued, newest, now);
+        drop(state);
+        self.shared.wake.notify_one();
+        tracing::warn!(pod = pod.key(), node, %error, "the binding failed, will be retried");
+        let message = format!("running Bind plugin \"DefaultBinder\": {error}");
+        self.report(&served, &pod, "SchedulerError", &message, None);
+    }
+
+    /// Tells in an event and in the pod's status why it has no node, and which it is expected on.
+    fn report(
+        &mut self,
+        served: &Served,
+        pod: &Arc<Pod>,
+        reason: &'static str,
+        message: &str,
+        nominated: Option<String>,
+    ) {
+        served.recorder.event(
+            &reference(pod),
+            EventKind::Warning,
+            "FailedScheduling",
+            message,
+        );
+        let Some(patch) = writes::status_patch(pod, reason, message, nominated.as_deref()) else {
+            return;
+        };
+        let (client, pod) = (self.client.clone(), pod.clone());
+        self.writes.spawn(async move {
+            writes::patch_status(&client, &pod, &patch).await;
+            Written::Status
+        });
+    }
+}
+
+/// Notes where the pod is expected from now on. Returns what its status is to say about it, and whom to evict.
+fn nominate(
+    cluster: &mut Cluster,
+    pod: &Arc<Pod>,
+    nomination: Nomination,
+) -> (Option<String>, Option<Evictions>) {
+    match nomination {
+        Nomination::Keep => (None, None),
+        Nomination::Clear => {
+            let was_nominated =
+                cluster.forget_nomination(&pod.uid) || !pod.nominated_node.is_empty();
+            (was_nominated.then(String::new), None)
+        }
+        Nomination::Set { node, mut victims } => {
+            let node = cluster.node(node).name.clone();
+            let lower = cluster
+                .nominated_on(&node)
+                .iter()
+                .filter(|other| other.priority < pod.priority);
+            let unnominated: Vec<_> = lower.cloned().collect();
+            for other in &unnominated {
+                cluster.forget_nomination(&other.uid);
+            }
+            cluster.nominate(pod.clone(), &node);
+            victims.retain(|victim| !victim.is_deleting);
+            let evictions = Evictions {
+                node: node.clone(),
+                victims,
+                unnominated,
+            };
+            (Some(node), Some(evictions))
+        }
+    }
+}
+
+fn reference(pod: &Pod) -> ObjectReference {
+    ObjectReference::pod(&pod.namespace, &pod.name, &pod.uid, &pod.resource_version)
+}
+
+#[cfg(test)]
+mod tests;
