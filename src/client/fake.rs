@@ -59,6 +59,8 @@ pub struct Call {
 struct Fault {
     method: Method,
     contains: String,
+    /// Do what is asked all the same, and only answer like this.
+    is_done: bool,
     status: Status,
 }
 
@@ -105,7 +107,18 @@ impl Server {
         self.0.lock().faults.push_back(Fault {
             method,
             contains: part.into(),
+            is_done: false,
             status,
+        });
+    }
+
+    /// Does what the next request with this method whose path contains `part` asks, but answers that it took too long.
+    pub fn lose_next(&self, method: Method, part: &str) {
+        self.0.lock().faults.push_back(Fault {
+            method,
+            contains: part.into(),
+            is_done: true,
+            status: Status::timeout("the answer was lost", 0),
         });
     }
 
@@ -220,8 +233,14 @@ impl State {
         let fault = self.faults.iter().position(|fault| {
             fault.method == *request.method() && full_path.contains(&fault.contains)
         });
-        if let Some(fault) = fault.and_then(|index| self.faults.remove(index)) {
-            return Err(fault.status);
+        match fault.and_then(|index| self.faults.remove(index)) {
+            Some(fault) if fault.is_done => {
+                self.requests.pop();
+                self.handle(request)?;
+                return Err(fault.status);
+            }
+            Some(fault) => return Err(fault.status),
+            None => {}
         }
         if request.method() == Method::GET && (path == "/api" || path == "/apis") {
             let discovery = self
@@ -361,6 +380,12 @@ impl State {
         let version = meta::resource_version(&object);
         if !version.is_empty() && version != meta::resource_version(&old) {
             return Err(Status::modified("", &target.plural, &target.name));
+        }
+        if target.subresource == "status" {
+            let mut whole = old;
+            whole["metadata"] = object["metadata"].clone();
+            whole["status"] = object["status"].clone();
+            return self.write(target, whole);
         }
         self.write(target, object)
     }
@@ -589,6 +614,7 @@ fn frame(kind: &str, object: &Value) -> String {
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         if let (Value::Array(old), Value::Array(new)) = (&mut *target, patch)
+            && !new.is_empty()
             && new.iter().all(|item| item["type"].is_string())
         {
             for item in new {

@@ -99,6 +99,14 @@ impl<T> Cache<T> {
             .collect()
     }
 
+    pub fn count_by_index(&self, name: &str, value: &str) -> usize {
+        let keys = self
+            .indexes
+            .get(name)
+            .and_then(|index| index.values.get(value));
+        keys.map_or(0, BTreeSet::len)
+    }
+
     /// Puts one object; no delta if this very version is there already.
     pub fn put(&mut self, entry: Entry<T>) -> Option<Delta<T>> {
         let key = entry.key.clone();
@@ -216,6 +224,7 @@ mod tests {
         cache.add_index("colour", Box::new(|object: &String| vec![object.clone()]));
         cache.put(entry("b", "2", "red"));
         assert_eq!(cache.by_index("colour", "red").len(), 2);
+        assert_eq!(cache.count_by_index("colour", "red"), 2);
         cache.put(entry("a", "3", "blue"));
         cache.remove("b", None);
         assert!(cache.by_index("colour", "red").is_empty());

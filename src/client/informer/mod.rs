@@ -144,6 +144,11 @@ impl<T: Any + Send + Sync> Informer<T> {
         self.0.cache.read().by_index(name, value)
     }
 
+    /// How many objects are under `value` of an index.
+    pub fn count_by_index(&self, name: &str, value: &str) -> usize {
+        self.0.cache.read().count_by_index(name, value)
+    }
+
     /// Calls `handler` for every object there is (as an addition), then for every change, in order. It runs in the
     /// informer's task and must not block, nor add a handler to the same informer; it usually adds a key to a queue.
     pub fn add_handler(&self, handler: impl Fn(&Delta<T>) + Send + Sync + 'static) {
