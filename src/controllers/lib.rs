@@ -20,6 +20,8 @@ mod pod_gc;
 mod root_ca;
 mod service_account;
 mod taint_eviction;
+mod workloads;
+mod writes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,6 +69,11 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &endpoints::legacy::EndpointsController,
     &endpoints::slice_controller::EndpointSlices,
     &endpoints::mirroring::Mirroring,
+    &workloads::replica_set::ReplicaSets,
+    &workloads::replica_set::ReplicationControllers,
+    &workloads::deployment::Deployments,
+    &workloads::daemon_set::DaemonSets,
+    &workloads::stateful_set::StatefulSets,
 ];
 
 /// Why `run` cannot work at all.
@@ -77,6 +84,9 @@ pub enum Error {
     #[error("{0}")]
     Config(String),
 }
+
+/// How long controllers may take to end.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Runs the selected controllers until `shutdown`; if `config.leader_elect`, only while holding the lease
 /// `kube-system/kube-controller-manager`, which is sought again when lost.
@@ -147,7 +157,10 @@ async fn run_all(
         },
     }
     leading.cancel();
-    while tasks.join_next().await.is_some() {}
+    // Writes under way are waited for, but not for a server that does not answer.
+    let ended = async { while tasks.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LAST_WRITES, ended).await;
+    tasks.shutdown().await;
 }
 
 /// The controllers `--controllers` selects: `*` is all that are on by default, `foo` adds, `-foo` removes; a name

@@ -1,6 +1,9 @@
 //! The parts of objects the controllers read. One view for each kind, so that the informers are shared.
 
-use api::view::{ObjectMeta, Taint, Toleration};
+use std::time::Duration;
+
+use api::view::{NodeAffinity, ObjectMeta, Taint, Toleration};
+use apimachinery::time::{Time, parse};
 use serde::{Deserialize, Serialize};
 
 /// Anything of which only the metadata matters.
@@ -114,9 +117,17 @@ pub struct PodSpec {
     pub subdomain: String,
     pub host_network: bool,
     pub restart_policy: String,
+    pub affinity: PodAffinity,
     pub tolerations: Vec<Toleration>,
     pub containers: Vec<Container>,
     pub init_containers: Vec<Container>,
+}
+
+/// Where a pod must run; daemon pods name their node here before they are bound.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodAffinity {
+    pub node_affinity: Option<Box<NodeAffinity>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -145,6 +156,15 @@ pub struct PodStatus {
     #[serde(rename = "podIPs")]
     pub pod_ips: Vec<PodIp>,
     pub conditions: Vec<Condition>,
+    pub container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    pub name: String,
+    pub restart_count: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -169,6 +189,53 @@ impl Pod {
     /// Succeeded or Failed: it will never run again.
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Neither finished nor being deleted (IsPodActive).
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.metadata.is_deleting()
+    }
+
+    /// The time from which the pod has been ready for `min_seconds`; `None` while it is not ready.
+    pub fn available_at(&self, min_seconds: i64) -> Option<Time> {
+        let ready =
+            condition(&self.status.conditions, "Ready").filter(|ready| ready.status == "True")?;
+        let since = ready.last_transition_time.as_deref().and_then(parse);
+        let delay = Duration::from_secs(u64::try_from(min_seconds).unwrap_or(0));
+        Some(since.map_or(Time::UNIX_EPOCH, |since| since + delay))
+    }
+
+    /// The node it runs on, or must run on (GetTargetNodeName).
+    pub fn target_node(&self) -> Option<&str> {
+        if !self.spec.node_name.is_empty() {
+            return Some(&self.spec.node_name);
+        }
+        let required = self
+            .spec
+            .affinity
+            .node_affinity
+            .as_ref()?
+            .required
+            .as_ref()?;
+        let fields = required
+            .node_selector_terms
+            .iter()
+            .flat_map(|term| &term.match_fields);
+        let mut named =
+            fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
+        named.next()?.values.first().map(String::as_str)
+    }
+
+    /// Restarts of the container with the most of them, and of such an init container.
+    pub fn restarts(&self) -> (i64, i64) {
+        let most = |statuses: &[ContainerStatus]| {
+            let counts = statuses.iter().map(|status| status.restart_count);
+            counts.max().unwrap_or(0)
+        };
+        (
+            most(&self.status.container_statuses),
+            most(&self.status.init_container_statuses),
+        )
     }
 
     pub fn is_ready(&self) -> bool {
