@@ -41,6 +41,7 @@ pub struct Pod {
     /// Images of all containers, with a tag.
     pub images: Vec<String>,
     pub claims: Vec<Claim>,
+    pub disks: Vec<Disk>,
     /// The PodScheduled condition: status, reason, message.
     pub scheduled: Option<ScheduledCondition>,
     pub generation: i64,
@@ -88,6 +89,22 @@ pub struct Claim {
     pub name: String,
     /// Made for this pod by the ephemeral volume controller.
     pub is_ephemeral: bool,
+}
+
+/// A disk a pod mounts without a claim, that not every other pod of a node can have, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Its kind and what identifies it.
+    pub id: String,
+    /// Pods that only read it can share it.
+    pub is_shared: bool,
+}
+
+impl Disk {
+    /// Whether both cannot be had on one node (haveOverlap, isVolumeConflict).
+    pub fn conflicts(&self, other: &Disk) -> bool {
+        self.id == other.id && !(self.is_shared && other.is_shared)
+    }
 }
 
 /// The pod's affinity to other pods.
@@ -227,6 +244,24 @@ struct RawVolume {
     name: String,
     persistent_volume_claim: Option<RawClaim>,
     ephemeral: Option<serde::de::IgnoredAny>,
+    gce_persistent_disk: Option<RawDisk>,
+    aws_elastic_block_store: Option<RawDisk>,
+    iscsi: Option<RawDisk>,
+    rbd: Option<RawDisk>,
+}
+
+/// The fields that identify a disk, of all kinds together.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDisk {
+    pd_name: String,
+    #[serde(rename = "volumeID")]
+    volume_id: String,
+    iqn: String,
+    monitors: Vec<String>,
+    pool: String,
+    image: String,
+    read_only: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -324,8 +359,10 @@ impl From<Raw> for Pod {
             .collect();
         let spread = spec.topology_spread_constraints.into_iter();
         let spread = spread.map(|one| one.parse(&meta.labels)).collect();
+        let disks = spec.volumes.iter().flat_map(RawVolume::disks).collect();
         let volumes = spec.volumes.into_iter();
         Pod {
+            disks,
             claims: volumes
                 .filter_map(|volume| volume.claim(&meta.name))
                 .collect(),
@@ -385,6 +422,32 @@ impl RawPort {
 }
 
 impl RawVolume {
+    fn disks(&self) -> Vec<Disk> {
+        let disk = |id: String, is_shared: bool| Disk { id, is_shared };
+        let mut disks = Vec::new();
+        if let Some(one) = &self.gce_persistent_disk {
+            disks.push(disk(format!("gce/{}", one.pd_name), one.read_only));
+        }
+        if let Some(one) = &self.aws_elastic_block_store {
+            disks.push(disk(format!("ebs/{}", one.volume_id), false));
+        }
+        if let Some(one) = &self.iscsi {
+            disks.push(disk(format!("iscsi/{}", one.iqn), one.read_only));
+        }
+        // Two are the same if they share a monitor.
+        let rbd = self
+            .rbd
+            .iter()
+            .flat_map(|one| one.monitors.iter().map(move |monitor| (one, monitor)));
+        disks.extend(rbd.map(|(one, monitor)| {
+            disk(
+                format!("rbd/{monitor}/{}/{}", one.pool, one.image),
+                one.read_only,
+            )
+        }));
+        disks
+    }
+
     fn claim(self, pod: &str) -> Option<Claim> {
         if self.ephemeral.is_some() {
             return Some(Claim {

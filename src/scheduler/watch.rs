@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     r::{
-        NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS,
-        REPLICASETS, REPLICATIONCONTROLLERS, SERVICES, STATEFULSETS, STORAGECLASSES,
+        CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS,
+        PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS, REPLICATIONCONTROLLERS,
+        SERVICES, STATEFULSETS, STORAGECLASSES,
     },
     view::ObjectMeta,
 };
@@ -20,7 +21,10 @@ use crate::{
     node::Node,
     pod::Pod,
     run::Shared,
-    storage::{PersistentVolume, PersistentVolumeClaim, StorageClass},
+    storage::{
+        CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, Storage,
+        StorageClass,
+    },
 };
 
 #[derive(Default, Deserialize)]
@@ -53,6 +57,9 @@ pub struct Informers {
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
+    csi_nodes: Informer<CsiNode>,
+    csi_drivers: Informer<CsiDriver>,
+    capacities: Informer<CsiStorageCapacity>,
 }
 
 impl Informers {
@@ -82,6 +89,9 @@ impl Informers {
             claims: all(factory, &PERSISTENTVOLUMECLAIMS),
             volumes: all(factory, &PERSISTENTVOLUMES),
             classes: all(factory, &STORAGECLASSES),
+            csi_nodes: all(factory, &CSINODES),
+            csi_drivers: all(factory, &CSIDRIVERS),
+            capacities: all(factory, &CSISTORAGECAPACITIES),
         }
     }
 
@@ -97,6 +107,9 @@ impl Informers {
         self.claims.wait_synced().await;
         self.volumes.wait_synced().await;
         self.classes.wait_synced().await;
+        self.csi_nodes.wait_synced().await;
+        self.csi_drivers.wait_synced().await;
+        self.capacities.wait_synced().await;
     }
 
     /// Brings everything into `shared`, now and from now on. Pods come last, so that they find all else.
@@ -127,28 +140,40 @@ impl Informers {
         let to = shared.clone();
         self.budgets
             .add_handler(move |delta| put(&mut to.state.lock().cluster.budgets, delta));
-        let to = shared.clone();
-        self.claims.add_handler(move |delta| {
-            to.change(
-                |state| put(&mut state.cluster.storage.claims, delta),
-                &Change::Storage,
-            );
+        feed_storage(&self.claims, shared, |storage, delta| {
+            put(&mut storage.claims, delta)
         });
-        let to = shared.clone();
-        self.volumes.add_handler(move |delta| {
-            to.change(
-                |state| put(&mut state.cluster.storage.volumes, delta),
-                &Change::Storage,
-            );
+        feed_storage(&self.volumes, shared, |storage, delta| {
+            storage.set_volume(&delta.key, delta.new.clone())
         });
-        let to = shared.clone();
-        self.classes.add_handler(move |delta| {
-            to.change(
-                |state| put(&mut state.cluster.storage.classes, delta),
-                &Change::Storage,
-            );
+        feed_storage(&self.classes, shared, |storage, delta| {
+            put(&mut storage.classes, delta)
+        });
+        feed_storage(&self.csi_nodes, shared, |storage, delta| {
+            put(&mut storage.csi_nodes, delta)
+        });
+        feed_storage(&self.csi_drivers, shared, |storage, delta| {
+            put(&mut storage.csi_drivers, delta)
+        });
+        feed_storage(&self.capacities, shared, |storage, delta| {
+            put(&mut storage.capacities, delta)
         });
     }
+}
+
+fn feed_storage<T: Send + Sync + 'static>(
+    from: &Informer<T>,
+    shared: &Arc<Shared>,
+    apply: fn(&mut Storage, &Delta<T>),
+) {
+    let to = shared.clone();
+    from.add_handler(move |delta| {
+        to.change(
+            |state| apply(&mut state.cluster.storage, delta),
+            &Change::Storage,
+        );
+        to.storage_changes.send_replace(());
+    });
 }
 
 fn put<T>(map: &mut std::collections::HashMap<String, Arc<T>>, delta: &Delta<T>) {
@@ -248,6 +273,8 @@ fn gone(shared: &Shared, pod: &Arc<Pod>) {
     };
     state.queue.on_change(&change, Instant::now());
     drop(state);
+    // It may have waited for its volumes.
+    shared.storage_changes.send_replace(());
     shared.wake.notify_one();
 }
 

@@ -42,6 +42,8 @@ pub struct Cluster {
     services: HashMap<String, HashMap<String, BTreeMap<String, String>>>,
     workloads: HashMap<(&'static str, String), LabelSelector>,
     /// Nodes whose pods have any affinity, and any required anti-affinity.
+    /// How many pods use a claim, `namespace/name`.
+    claim_users: HashMap<String, i64>,
     with_affinity: BTreeSet<usize>,
     with_required_anti_affinity: BTreeSet<usize>,
     kinds: NodeKinds,
@@ -256,7 +258,24 @@ impl Cluster {
             }
         }
         self.counts.lock().pod(&placed.pod, placed.node, -1);
+        self.count_claims(&placed.pod, -1);
         Some(placed.pod)
+    }
+
+    fn count_claims(&mut self, pod: &Pod, by: i64) {
+        for claim in &pod.claims {
+            let key = format!("{}/{}", pod.namespace, claim.name);
+            let users = self.claim_users.entry(key.clone()).or_default();
+            *users += by;
+            if *users == 0 {
+                self.claim_users.remove(&key);
+            }
+        }
+    }
+
+    /// How many pods with a node use a claim, `namespace/name`.
+    pub fn claim_users(&self, claim: &str) -> i64 {
+        self.claim_users.get(claim).copied().unwrap_or(0)
     }
 
     fn note_affinity(&mut self, index: usize) {
@@ -279,6 +298,7 @@ impl Cluster {
         let uids = self.by_namespace.entry(pod.namespace.clone()).or_default();
         uids.insert(pod.uid.clone());
         self.counts.lock().pod(&pod, node, 1);
+        self.count_claims(&pod, 1);
         let placed = Placed {
             pod: pod.clone(),
             node,

@@ -12,7 +12,10 @@ mod resources_fit;
 mod scheduling_gates;
 mod taint_toleration;
 mod topology_spread;
-mod volume_binding;
+pub mod volume_binding;
+mod volume_limits;
+mod volume_restrictions;
+mod volume_zone;
 
 use std::collections::BTreeSet;
 
@@ -28,7 +31,10 @@ pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
     (&node_affinity::NodeAffinityPlugin, 2),
     (&node_ports::NodePorts, 0),
     (&resources_fit::NodeResourcesFit, 1),
+    (&volume_restrictions::VolumeRestrictions, 0),
+    (&volume_limits::NodeVolumeLimits, 0),
     (&volume_binding::VolumeBinding, 0),
+    (&volume_zone::VolumeZone, 0),
     (&topology_spread::PodTopologySpread, 2),
     (&inter_pod_affinity::InterPodAffinity, 2),
     (&balanced_allocation::BalancedAllocation, 1),
@@ -63,4 +69,42 @@ impl PluginSet {
 /// All plugins, in order.
 pub fn all() -> impl Iterator<Item = &'static dyn Plugin> {
     PLUGINS.iter().map(|(plugin, _)| *plugin)
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use serde_json::Value;
+
+    use super::Plugin;
+    use crate::{
+        cluster::Cluster,
+        framework::{Ask, Filter},
+        pod::pod,
+    };
+
+    /// Why a plugin rejects a pod on a node; empty if it does not.
+    pub fn verdict(
+        plugin: &dyn Plugin,
+        cluster: &Cluster,
+        value: Value,
+        node: &str,
+    ) -> Vec<String> {
+        let (pod, args) = (pod(value), Default::default());
+        let mut why = Vec::new();
+        match plugin.filter(Ask {
+            pod: &pod,
+            cluster,
+            args: &args,
+        }) {
+            Filter::Skip => {}
+            Filter::Reject(rejection) => why.push(rejection),
+            Filter::Check(check) | Filter::Among(_, check) => {
+                check.check(
+                    cluster.find_node(node).expect("the node is there"),
+                    &mut why,
+                );
+            }
+        }
+        why.into_iter().map(|one| one.reason.into_owned()).collect()
+    }
 }

@@ -1,5 +1,6 @@
 //! Runs the scheduler: one cycle after the other, bindings, evictions and status writes beside them.
 
+mod volumes;
 mod writes;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -10,7 +11,11 @@ use client::{
     leader::{LeaderConfig, LeaderElector},
 };
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -19,15 +24,19 @@ use crate::{
     cycle::{Failure, Scheduler},
     fit_error::FitError,
     framework::Change,
+    plugins::volume_binding::{self, VolumePlan},
     pod::Pod,
     preemption::Nomination,
     profile::Profile,
     queue::{QueuedPod, SchedulingQueue},
     watch::Informers,
 };
+use volumes::VolumeError;
 
 /// Writes under way at a time; more pods wait for one to end. As many as the streams of a few connections.
 const MAX_WRITES: usize = 256;
+/// Pods that wait for their volumes beside them.
+const MAX_WAITING: usize = 5_000;
 /// Pause before everything is started anew after losing the lease.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -43,6 +52,8 @@ pub struct Shared {
     pub state: Mutex<State>,
     /// Told when `pop` may have a pod.
     pub wake: Notify,
+    /// Told with every change of a claim, a volume, or a pod that may have waited for them.
+    pub storage_changes: watch::Sender<()>,
     /// By name.
     pub profiles: HashMap<String, Arc<Served>>,
 }
@@ -144,6 +155,7 @@ async fn lead(
             scheduler: Scheduler::default(),
         }),
         wake: Notify::new(),
+        storage_changes: watch::Sender::new(()),
         profiles,
     });
     let mut worker = Worker {
@@ -151,6 +163,7 @@ async fn lead(
         pods: informers.pods.clone(),
         client,
         writes: JoinSet::new(),
+        waits: JoinSet::new(),
     };
     let work = async {
         informers.synced().await;
@@ -165,6 +178,8 @@ async fn lead(
         },
     }
     leading.cancel();
+    // Those that wait for volumes are told again by the next leader, which finds what was written.
+    worker.waits.shutdown().await;
     // What was sent is waited for, so that nothing is written after the lease is given up.
     while worker.writes.join_next().await.is_some() {}
 }
@@ -175,13 +190,15 @@ struct Worker {
     pods: client::Informer<Pod>,
     client: Client,
     writes: JoinSet<Written>,
+    /// Pods whose volumes are being bound, which may take minutes.
+    waits: JoinSet<Written>,
 }
 
 /// How a write ended.
 enum Written {
     Bound {
         decided: Decided,
-        result: Result<(), ClientError>,
+        result: Result<(), NotBound>,
     },
     Evicted {
         pod: Arc<Pod>,
@@ -194,7 +211,17 @@ enum Written {
 struct Decided {
     queued: QueuedPod,
     node: String,
+    volumes: Option<VolumePlan>,
     served: Arc<Served>,
+}
+
+/// Why a decision could not be carried out.
+#[derive(Debug, thiserror::Error)]
+enum NotBound {
+    #[error("running PreBind plugin \"VolumeBinding\": {0}")]
+    Volumes(#[from] VolumeError),
+    #[error("running Bind plugin \"DefaultBinder\": {0}")]
+    Binding(#[from] ClientError),
 }
 
 /// What a cycle came to.
@@ -227,6 +254,15 @@ impl Worker {
             while let Some(written) = self.writes.try_join_next() {
                 self.written(written);
             }
+            while let Some(written) = self.waits.try_join_next() {
+                self.written(written);
+            }
+            if self.waits.len() >= MAX_WAITING {
+                if let Some(written) = self.waits.join_next().await {
+                    self.written(written);
+                }
+                continue;
+            }
             if self.writes.len() >= MAX_WRITES {
                 if let Some(written) = self.writes.join_next().await {
                     self.written(written);
@@ -234,19 +270,25 @@ impl Worker {
                 continue;
             }
             match self.step() {
-                Step::Bind(decided) => {
-                    let client = self.client.clone();
-                    self.writes.spawn(async move {
-                        let result =
-                            writes::bind(&client, &decided.queued.pod, &decided.node).await;
-                        Written::Bound { decided, result }
-                    });
-                }
+                Step::Bind(decided) => self.bind(decided),
                 Step::Failed(failed) => self.failed(failed),
                 Step::Idle(due) => self.idle(due).await,
             }
             tokio::task::consume_budget().await;
         }
+    }
+
+    fn bind(&mut self, decided: Decided) {
+        let (client, shared) = (self.client.clone(), self.shared.clone());
+        let into = if decided.volumes.is_some() {
+            &mut self.waits
+        } else {
+            &mut self.writes
+        };
+        into.spawn(async move {
+            let result = carry_out(&client, &shared, &decided).await;
+            Written::Bound { decided, result }
+        });
     }
 
     /// Takes the next pod and decides.
@@ -270,11 +312,13 @@ impl Worker {
         match scheduler.schedule(&queued.pod, &served.profile, cluster) {
             Ok(index) => {
                 let node = cluster.node(index).name.clone();
+                let volumes = volume_binding::reserve(&queued.pod, cluster, index);
                 cluster.assume(queued.pod.clone(), index);
                 queue.on_change(&Change::PodAdded(&queued.pod), now);
                 Step::Bind(Decided {
                     queued,
                     node,
+                    volumes,
                     served,
                 })
             }
@@ -319,6 +363,7 @@ impl Worker {
             () = self.shared.wake.notified() => {}
             () = due => {}
             Some(written) = self.writes.join_next() => self.written(written),
+            Some(written) = self.waits.join_next() => self.written(written),
         }
     }
 
@@ -356,6 +401,7 @@ impl Worker {
                 decided,
                 result: Ok(()),
             }) => {
+                self.forget_volumes(&decided);
                 let pod = &decided.queued.pod;
                 let message = format!(
                     "Successfully assigned {}/{} to {}",
@@ -367,7 +413,10 @@ impl Worker {
             Ok(Written::Bound {
                 decided,
                 result: Err(error),
-            }) => self.not_bound(decided, &error),
+            }) => {
+                self.forget_volumes(&decided);
+                self.not_bound(decided, &error);
+            }
             Ok(Written::Evicted { pod, has_failed }) => {
                 let mut state = self.shared.state.lock();
                 state.queue.release(&pod.uid, has_failed, Instant::now());
@@ -378,11 +427,12 @@ impl Worker {
     }
 
     /// Takes the decision back. If the Binding was accepted after all, the watch will show the pod's node.
-    fn not_bound(&mut self, decided: Decided, error: &ClientError) {
+    fn not_bound(&mut self, decided: Decided, error: &NotBound) {
         let Decided {
             queued,
             node,
             served,
+            ..
         } = decided;
         let pod = queued.pod.clone();
         let now = Instant::now();
@@ -396,15 +446,24 @@ impl Worker {
         let newest = newest.filter(|newest| {
             newest.uid == pod.uid && newest.node_name.is_empty() && !newest.is_deleting
         });
-        let Some(newest) = newest.filter(|_| !error.is_not_found()) else {
+        let Some(newest) = newest.filter(|_| !error.is_for_good()) else {
             return;
         };
         state.queue.retry_later(queued, newest, now);
         drop(state);
         self.shared.wake.notify_one();
         tracing::warn!(pod = pod.key(), node, %error, "the binding failed, will be retried");
-        let message = format!("running Bind plugin \"DefaultBinder\": {error}");
-        self.report(&served, &pod, "SchedulerError", &message, None);
+        self.report(&served, &pod, "SchedulerError", &error.to_string(), None);
+    }
+
+    /// What was promised to a pod's claims is in the API by now, or is free again.
+    fn forget_volumes(&self, decided: &Decided) {
+        let Some(plan) = &decided.volumes else { return };
+        let mut state = self.shared.state.lock();
+        for claim in &plan.claims {
+            state.cluster.storage.forget(claim);
+        }
+        state.queue.on_change(&Change::Storage, Instant::now());
     }
 
     /// Tells in an event and in the pod's status why it has no node, and which it is expected on.
@@ -431,6 +490,30 @@ impl Worker {
             Written::Status
         });
     }
+}
+
+impl NotBound {
+    /// The pod is gone.
+    fn is_for_good(&self) -> bool {
+        match self {
+            NotBound::Volumes(error) => matches!(error, VolumeError::PodGone),
+            NotBound::Binding(error) => error.is_not_found(),
+        }
+    }
+}
+
+/// Gives the pod its volumes, then its node.
+async fn carry_out(client: &Client, shared: &Shared, decided: &Decided) -> Result<(), NotBound> {
+    let Decided {
+        queued,
+        node,
+        volumes,
+        served,
+    } = decided;
+    if let Some(plan) = volumes {
+        volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
+    }
+    Ok(writes::bind(client, &queued.pod, node).await?)
 }
 
 /// Notes where the pod is expected from now on. Returns what its status is to say about it, and whom to evict.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use api::r::{EVENTS, LEASES, NODES, PODS};
+use api::r::{
+    EVENTS, LEASES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, STORAGECLASSES,
+};
 use apimachinery::status::Status;
 use client::fake::Server;
 use serde_json::{Value, json};
@@ -209,4 +211,121 @@ async fn an_eviction_that_fails_is_tried_again() {
     seconds(5).await;
     let low = server.get(&PODS, "default/low").unwrap();
     assert!(low["metadata"]["deletionTimestamp"].is_string());
+}
+
+/// A class and a claim of it, and a pod that uses the claim.
+fn put_storage(server: &Server, provisioner: &str) -> Value {
+    server.put(
+        &STORAGECLASSES,
+        json!({"metadata": {"name": "local"}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}),
+    );
+    server.put(
+        &PERSISTENTVOLUMECLAIMS,
+        json!({
+            "metadata": {"name": "c", "namespace": "default", "uid": "c"},
+            "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}}},
+        }),
+    );
+    let mut pod = mk_pod("p");
+    pod["spec"]["volumes"] = json!([{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]);
+    pod
+}
+
+/// What the volume controller does once a volume names the claim.
+fn complete(server: &Server, volume: &str) {
+    let mut claim = server.get(&PERSISTENTVOLUMECLAIMS, "default/c").unwrap();
+    claim["spec"]["volumeName"] = json!(volume);
+    claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+    server.put(&PERSISTENTVOLUMECLAIMS, claim);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_claim_waits_for_it_brings_volume_and_node_together() {
+    let server = Server::default();
+    server.put(&NODES, mk_node("a"));
+    server.put(&NODES, mk_node("b"));
+    let pod = put_storage(&server, "kubernetes.io/no-provisioner");
+    server.put(
+        &PERSISTENTVOLUMES,
+        json!({
+            "metadata": {"name": "v"},
+            "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [
+                    {"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}}},
+            "status": {"phase": "Available"},
+        }),
+    );
+    let _shutdown = start(&server).drop_guard();
+    server.put(&PODS, pod);
+    seconds(2).await;
+    let volume = server.get(&PERSISTENTVOLUMES, "v").unwrap();
+    assert_eq!(volume["spec"]["claimRef"]["uid"], "c");
+    assert_eq!(
+        volume["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"],
+        "yes"
+    );
+    assert_eq!(
+        node_of(&server, "p"),
+        "",
+        "it waits for the volume controller"
+    );
+    complete(&server, "v");
+    seconds(1).await;
+    assert_eq!(node_of(&server, "p"), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_provisioned_for_the_chosen_node_and_again_elsewhere_if_that_fails() {
+    let server = Server::default();
+    server.put(&NODES, mk_node("a"));
+    let pod = put_storage(&server, "example.com/csi");
+    let _shutdown = start(&server).drop_guard();
+    server.put(&PODS, pod);
+    seconds(1).await;
+    let selected = |server: &Server| {
+        let claim = server.get(&PERSISTENTVOLUMECLAIMS, "default/c").unwrap();
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"].clone()
+    };
+    assert_eq!(selected(&server), "a");
+    // The provisioner cannot: it takes the annotation back.
+    let mut claim = server.get(&PERSISTENTVOLUMECLAIMS, "default/c").unwrap();
+    claim["metadata"]["annotations"] = json!({});
+    let mut cordoned = mk_node("a");
+    cordoned["spec"]["unschedulable"] = json!(true);
+    server.put(&NODES, cordoned);
+    server.put(&NODES, mk_node("b"));
+    server.put(&PERSISTENTVOLUMECLAIMS, claim);
+    seconds(5).await;
+    assert_eq!(selected(&server), "b");
+    let failed = events(&server, "FailedScheduling").remove(0);
+    assert_eq!(
+        failed["message"],
+        "running PreBind plugin \"VolumeBinding\": binding volumes: selectedNode annotation reset for PVC \
+         \"default/c\""
+    );
+    server.put(
+        &PERSISTENTVOLUMES,
+        json!({"metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "default", "name": "c", "uid": "c"}}}),
+    );
+    complete(&server, "v");
+    seconds(1).await;
+    assert_eq!(node_of(&server, "p"), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_gets_no_volume_in_time_is_tried_anew() {
+    let server = Server::default();
+    server.put(&NODES, mk_node("a"));
+    let pod = put_storage(&server, "example.com/csi");
+    let _shutdown = start(&server).drop_guard();
+    server.put(&PODS, pod);
+    seconds(605).await;
+    let failed = events(&server, "FailedScheduling").remove(0);
+    assert_eq!(
+        failed["message"],
+        "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded"
+    );
+    let deleted = server.get(&PODS, "default/p").unwrap();
+    assert_eq!(deleted["status"]["nominatedNodeName"], "a");
 }
