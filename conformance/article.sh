@@ -28,15 +28,6 @@ finish() {
     rm -rf "$work"
     exit "$code"
 }
-# What a reader of a failed run wants to see.
-evidence() {
-    set +e
-    echo "--- evidence"
-    "$kubectl" get nodes,pods,svc,endpointslices -A -o wide
-    "$kubectl" get events -A --sort-by=.lastTimestamp | tail -n 40
-    "$skiff" status --name "$cluster"
-    tail -n 30 /var/lib/skiff/"$cluster"/nodes/*/log/*.log 2>/dev/null | cut -c1-400
-}
 trap finish EXIT
 trap 'exit 1' INT TERM
 
@@ -109,6 +100,31 @@ run etcdctl endpoint status
 shows '127\.0\.0\.1:2379'
 refused "$skiff" node exec --name "$cluster" lab-control-plane -- etcdctl --command-timeout=3s --cacert "$pki/ca.crt" get /registry/pods/default/nginx-demo
 
+title "What is written to etcd is what kubectl sees"
+background etcd-watch "$skiff" node exec --name "$cluster" lab-control-plane -- etcdctl --cacert "$pki/ca.crt" --cert "$pki/server.crt" --key "$pki/server.key" watch --prefix /registry/pods/
+background kubectl-watch "$kubectl" get configmaps -w --output-watch-events
+in_background kubectl-watch 10 '^ADDED +kube-root-ca.crt'
+run kubectl label pod nginx-demo seen=by-etcdctl
+in_background etcd-watch 10 '^PUT$'
+in_background etcd-watch 10 '^/registry/pods/default/nginx-demo$'
+in_background etcd-watch 10 '"seen":"by-etcdctl"'
+end etcd-watch
+config_map() { printf '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s","namespace":"default","uid":"7d1f6a52-0000-4000-8000-00000000000%s","creationTimestamp":"2026-01-01T00:00:00Z"},"data":{"a":"%s"}}' "$1" "$2" "$2"; }
+run etcdctl put /registry/configmaps/default/by-put "$(config_map by-put 1)"
+shows '^OK$'
+in_background kubectl-watch 10 '^ADDED +by-put +1 '
+run kubectl get configmap by-put -o 'jsonpath={.data.a}'
+shows '^1$'
+transaction() { printf 'mod("/registry/configmaps/default/by-put") > "0"\n\nput /registry/configmaps/default/by-put %s\nput /registry/configmaps/default/by-txn %s\n\n\n' "$(config_map by-put 2)" "$(config_map by-txn 3)" | etcdctl txn; }
+run transaction
+shows '^SUCCESS$'
+in_background kubectl-watch 10 '^MODIFIED +by-put '
+in_background kubectl-watch 10 '^ADDED +by-txn '
+run etcdctl del /registry/configmaps/default/by-txn
+shows '^1$'
+in_background kubectl-watch 10 '^DELETED +by-txn '
+end kubectl-watch
+
 title "A service has an address, a name and the pod behind it"
 run kubectl get service nginx-demo
 shows '^nginx-demo +ClusterIP +10\.96\.[0-9]+\.[0-9]+ +<none> +80/TCP +[0-9ms]+$'
@@ -122,6 +138,51 @@ run kubectl run asker --image=nginx --restart=Never --command -- sleep 3600
 run kubectl wait --for=condition=Ready pod/asker --timeout=60s
 run kubectl exec asker -- curl -sS --max-time 5 http://nginx-demo
 shows '<h1>Welcome to nginx!</h1>'
+
+run kubectl expose pod nginx-demo --name=nginx-headless --cluster-ip=None --port=80
+run kubectl get service nginx-headless
+shows '^nginx-headless +ClusterIP +None +<none> +80/TCP +[0-9ms]+$'
+address=$(kubectl get pod nginx-demo -o 'jsonpath={.status.podIP}')
+eventually 20 kubectl exec asker -- curl -sS --max-time 5 -o /dev/null -w '%{remote_ip}\n' http://nginx-headless.default.svc.cluster.local
+shows "^$address$"
+run kubectl expose pod nginx-demo --name=nginx-port --type=NodePort --port=80
+port=$(kubectl get service nginx-port -o 'jsonpath={.spec.ports[0].nodePort}')
+run kubectl get service nginx-port
+shows "^nginx-port +NodePort +10\\.96\\.[0-9]+\\.[0-9]+ +<none> +80:$port/TCP +[0-9ms]+$"
+for node in lab-control-plane lab-worker lab-worker2; do
+    internal=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
+    eventually 20 curl -sS --max-time 5 "http://$internal:$port"
+    shows '<h1>Welcome to nginx!</h1>'
+    run "$skiff" node exec --name "$cluster" lab-worker -- curl -sS --max-time 5 "http://$internal:$port"
+    shows '<h1>Welcome to nginx!</h1>'
+done
+run bash -c "printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: moody, labels: {app: moody}}\nspec:\n  containers:\n  - {name: c, image: busybox, command: [sleep, \"3600\"], readinessProbe: {exec: {command: [test, -e, /tmp/ready]}, periodSeconds: 1}}\n' | '$kubectl' apply -f -"
+run kubectl expose pod moody --port=80
+eventually 30 kubectl get pod moody
+until_shows '^moody +0/1 +Running '
+eventually 10 kubectl get endpointslices -l kubernetes.io/service-name=moody -o 'jsonpath={.items[*].endpoints[*].conditions.ready}'
+until_shows '^false$'
+run kubectl exec moody -- touch /tmp/ready
+eventually 10 kubectl get endpointslices -l kubernetes.io/service-name=moody -o 'jsonpath={.items[*].endpoints[*].conditions.ready}'
+until_shows '^true$'
+run kubectl get endpoints moody
+shows '^moody +10\.244\.[0-9]+\.[0-9]+:80 '
+run kubectl exec moody -- rm /tmp/ready
+eventually 10 kubectl get endpoints moody
+until_shows '^moody +(<none>)? +[0-9ms]+$'
+run kubectl exec moody -- wget -qO- http://nginx-demo
+shows '<h1>Welcome to nginx!</h1>'
+
+title "A process in a pod calls the API"
+account=/var/run/secrets/kubernetes.io/serviceaccount
+from_a_pod() { kubectl exec asker -- sh -c "curl -sS --max-time 5 --cacert $account/ca.crt -H \"Authorization: Bearer \$(cat $account/token)\" https://kubernetes.default.svc/api/v1/namespaces/\$(cat $account/namespace)/$1"; }
+run from_a_pod pods/nginx-demo
+shows 'pods \\"nginx-demo\\" is forbidden: User \\"system:serviceaccount:default:default\\" cannot get resource \\"pods\\" in API group \\"\\" in the namespace \\"default\\"'
+run kubectl create rolebinding reader --clusterrole=view --serviceaccount=default:default
+run from_a_pod pods/nginx-demo
+shows '"phase": ?"Running"'
+run curl -ksS -o /dev/null -w '%{http_code}\n' "$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')/api/v1/pods"
+shows '^40[13]$'
 
 title "What its reader tries next"
 run kubectl logs nginx-demo
@@ -143,11 +204,52 @@ for protocol in true false; do
     shows '<h1>Welcome to nginx!</h1>'
 done
 unset KUBECTL_REMOTE_COMMAND_WEBSOCKETS KUBECTL_PORT_FORWARD_WEBSOCKETS
+for output in json yaml kyaml name wide 'jsonpath={.metadata.name}' 'jsonpath-as-json={.metadata.name}' 'go-template={{.metadata.name}}{{"\n"}}' 'custom-columns=NAME:.metadata.name'; do
+    # kyaml is newer than 1.32.
+    if [ "$output" = kyaml ] && ! kubectl get --help | grep -q kyaml; then continue; fi
+    run kubectl get pod nginx-demo -o "$output"
+    shows 'nginx-demo'
+done
+printf '{.metadata.uid}' >"$work/jsonpath"
+run kubectl get pod nginx-demo -o "jsonpath-file=$work/jsonpath"
+shows '^[0-9a-f-]{36}$'
+printf '{{.status.phase}}\n' >"$work/template"
+run kubectl get pod nginx-demo -o "go-template-file=$work/template"
+shows '^Running$'
+printf 'NAME          PHASE\nmetadata.name status.phase\n' >"$work/columns"
+run kubectl get pod nginx-demo -o "custom-columns-file=$work/columns"
+shows '^nginx-demo +Running$'
+for kind in pods services events nodes namespaces configmaps secrets serviceaccounts endpoints endpointslices leases; do
+    run kubectl get "$kind" -A
+    run kubectl get "$kind" -A -o wide
+    run kubectl describe "$kind" -A
+done
+background pods-watch "$kubectl" get pods -w
+in_background pods-watch 10 '^nginx-demo +1/1 +Running'
+run kubectl run ticker --image=busybox --restart=Never --command -- sh -c 'n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.2; done'
+in_background pods-watch 30 '^ticker +0/1 +Pending '
+in_background pods-watch 30 '^ticker +0/1 +ContainerCreating '
+in_background pods-watch 30 '^ticker +1/1 +Running '
+background logs "$kubectl" logs -f --since=1s ticker
+background attach "$kubectl" attach ticker
+in_background logs 10 '^tick [0-9]+$'
+in_background attach 10 '^tick [0-9]+$'
+seen=$(tail -n 1 "$work/logs.out")
+in_background logs 10 "^tick $((${seen#tick } + 5))$"
+end attach
+run kubectl delete pod ticker --grace-period=1
+end logs
+in_background pods-watch 10 '^ticker +1/1 +Terminating '
+end pods-watch
+run bash -c "printf 'from my side\n' | '$kubectl' run talker -i --rm --quiet --image=busybox --restart=Never -- sh -c 'read line; echo \"heard: \$line\"'"
+shows '^heard: from my side'
+run script -qec "'$kubectl' exec -it nginx-demo -- sh -c 'test -t 0 && tty'" /dev/null
+shows '/dev/pts/[0-9]+'
 run kubectl label pod nginx-demo tier=web
 run kubectl annotate pod nginx-demo note=read
 run kubectl get pod nginx-demo --show-labels
-shows 'run=nginx-demo,tier=web'
-run kubectl patch pod nginx-demo -p '{"metadata":{"labels":{"tier":null}}}'
+shows 'run=nginx-demo,seen=by-etcdctl,tier=web'
+run kubectl patch pod nginx-demo -p '{"metadata":{"labels":{"tier":null,"seen":null}}}'
 run kubectl get pod nginx-demo -o 'jsonpath={.metadata.labels}'
 shows '^\{"run":"nginx-demo"\}'
 run bash -c "printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {a: \"1\"}\n' | '$kubectl' apply -f -"
@@ -158,6 +260,14 @@ run kubectl get configmap settings -o 'jsonpath={.data}'
 shows '^\{"b":"2"\}'
 run bash -c "printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {c: \"3\"}\n' | '$kubectl' apply --server-side --force-conflicts -f -"
 shows '^configmap/settings serverside-applied$'
+run env EDITOR="sed -i s/c:/edited:/" "$kubectl" edit configmap settings
+shows '^configmap/settings edited$'
+run kubectl get configmap settings -o 'jsonpath={.data.edited}'
+shows '^3$'
+run env KUBE_EDITOR=true "$kubectl" edit configmap settings
+shows 'no changes made'
+run bash -c "printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: strict}\ndada: {c: \"3\"}\n' | '$kubectl' apply --validate=strict -f - 2>&1 | cat"
+shows 'unknown field "dada"'
 run kubectl explain pod.spec.containers
 shows '^FIELDS?:'
 run kubectl api-resources
@@ -196,9 +306,5 @@ run kubectl delete pod,svc,configmap --all --grace-period=1
 title "Nothing is left behind"
 run "$skiff" down --name "$cluster"
 run "$skiff" down --name "$cluster"
-run bash -c "! ip link show | grep -F skiff-$cluster"
-run bash -c "! grep -F /skiff/$cluster /proc/mounts"
-run bash -c "! nft list ruleset | grep -F skiff-$cluster"
-run bash -c "! grep -F skiff-$cluster '$KUBECONFIG'"
-run test ! -e "/var/lib/skiff/$cluster"
+nothing_left
 passed

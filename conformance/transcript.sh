@@ -78,6 +78,36 @@ until_shows() {
     printf '%s\n' "$out" | cut -c1-400
 }
 
+# background NAME COMMAND…: runs on while the script goes on; what it prints is read with in_background.
+background() {
+    local name=$1
+    shift
+    steps=$((steps + 1))
+    show "$@" '&'
+    setsid "$@" >"$work/$name.out" 2>&1 &
+    printf '%s' "$!" >"$work/$name.pid"
+}
+
+# in_background NAME SECONDS REGEX: a line of what it printed matches, or will in time.
+in_background() {
+    checks=$((checks + 1))
+    local deadline=$((SECONDS + $2))
+    until grep -Eq -- "$3" "$work/$1.out"; do
+        out=$(cat "$work/$1.out")
+        [ "$SECONDS" -lt "$deadline" ] || broken "no line matches after $2 s: $3"
+        sleep 0.1
+    done
+    grep -E -- "$3" "$work/$1.out" | head -n 3 | cut -c1-400
+}
+
+# end NAME: ends what background started, and all it started.
+end() {
+    local pid
+    pid=$(cat "$work/$1.pid")
+    kill -- "-$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+}
+
 # port_forward TARGET PORT: forwards a free local port and fetches / through it.
 port_forward() {
     steps=$((steps + 1))
@@ -96,9 +126,44 @@ port_forward() {
     cat "$log"
 }
 
+# until_absent WORD: repeats the last `eventually` until no line has the word.
+until_absent() {
+    checks=$((checks + 1))
+    local deadline=$((SECONDS + eventually_limit))
+    while grep -Fq -- "$1" <<<"$out"; do
+        [ "$SECONDS" -lt "$deadline" ] || broken "still there after $eventually_limit s: $1"
+        sleep 0.3
+        out=$("${eventually_command[@]}" 2>&1) || true
+    done
+}
+
+# nothing_left: no trace of $cluster is on the machine.
+nothing_left() {
+    run bash -c "! ip link show | grep -F skiff-$cluster"
+    run bash -c "! grep -F /skiff/$cluster /proc/mounts"
+    run bash -c "! nft list ruleset | grep -F skiff-$cluster"
+    run bash -c "! grep -F skiff-$cluster '$KUBECONFIG'"
+    run bash -c "! ls -d /sys/fs/cgroup/skiff-$cluster /sys/fs/cgroup/*/skiff-$cluster 2>/dev/null"
+    run bash -c "! pgrep -af '[/]skiff/$cluster/'"
+    run test ! -e "/var/lib/skiff/$cluster"
+}
+
+failed_with=
 broken() {
-    printf '\n\033[31mFAILED:\033[0m %s\n--- last output\n%s\n' "$1" "$out" >&2
+    failed_with=$(printf '\n\033[31mFAILED:\033[0m %s\n--- last output\n%s\n' "$1" "$out" | cut -c1-400 | sed -n '1,30p')
+    printf '%s\n' "$failed_with" >&2
     exit 1
+}
+
+# What a reader of a failed run wants to see: how the cluster is, and the failure itself last.
+evidence() {
+    set +e
+    echo "--- evidence"
+    "$kubectl" get nodes,pods,svc,endpointslices -A -o wide
+    "$kubectl" get events -A --sort-by=.lastTimestamp | tail -n 40
+    "$skiff" status --name "$cluster"
+    tail -n 30 /var/lib/skiff/"$cluster"/nodes/*/log/*.log 2>/dev/null | cut -c1-400
+    printf '%s\n' "$failed_with" "--- the end of the evidence; what failed is above"
 }
 
 passed() { printf '\n%s passed, 0 failed\n' "$checks"; }

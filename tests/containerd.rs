@@ -2,6 +2,7 @@
 //!
 //! Dropping it ends what it runs and removes the folder. `missing` says why there can be none.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -86,7 +87,7 @@ impl Containerd {
     }
 
     /// Ids of the running tasks, sandboxes included.
-    pub fn tasks(&self) -> Vec<String> {
+    pub fn tasks(&self) -> BTreeSet<String> {
         let output = self.command(&["tasks", "ls", "-q"]).output();
         let text = output.map(|output| output.stdout).unwrap_or_default();
         String::from_utf8_lossy(&text)

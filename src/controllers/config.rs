@@ -86,7 +86,6 @@ pub(crate) const LATER: &[&str] = &[
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "certificatesigningrequest-signing-controller",
-    "clusterrole-aggregation-controller",
     "cronjob-controller",
     "disruption-controller",
     "ephemeral-volume-controller",

@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** reconciling takes a key, never an event: running it twice, or late, ends in the same state.
 
+mod cluster_role_aggregation;
 mod config;
 mod context;
 mod discovery;
@@ -60,6 +61,7 @@ pub trait Controller: Sync {
 pub static CONTROLLERS: &[&dyn Controller] = &[
     &service_account::ServiceAccounts,
     &root_ca::RootCa,
+    &cluster_role_aggregation::ClusterRoleAggregation,
     &namespace::Namespaces,
     &pod_gc::PodGc,
     &garbage::GarbageCollector,

@@ -53,6 +53,8 @@ pub struct ContainerMemory {
     pub probes: ProbeState,
     /// The instance and the resources it was last given.
     pub given: Option<(String, ResourceRequirements)>,
+    /// It is being started right now: its last crash has had its answer.
+    pub starting: bool,
     /// The resources of the instance that is being started.
     pub starting_with: ResourceRequirements,
 }

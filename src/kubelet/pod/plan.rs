@@ -364,6 +364,9 @@ fn resize(input: &Input<'_>, slot: &Slot<'_>, container: &ContainerView, plan: &
 fn start(input: &Input<'_>, slot: &Slot<'_>, plan: &mut Plan) {
     let name = slot.name();
     let memory = input.memory.containers.get(name);
+    if memory.is_some_and(|memory| memory.starting) {
+        return;
+    }
     let latest = input.view.latest(name);
     if let Some(retry_at) = memory
         .map(|memory| memory.retry_at)

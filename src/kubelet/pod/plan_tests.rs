@@ -395,6 +395,21 @@ fn a_failed_sandbox_is_tried_again_later() {
 }
 
 #[test]
+fn a_crash_whose_restart_is_under_way_is_not_waited_for() {
+    let pod = one("Always");
+    let crashed = mk_exited(&pod, "c", 0, 1);
+    let mut memory = Memory::default();
+    memory
+        .container("c")
+        .crash
+        .fail(crashed.finished_at, crashed.finished_at);
+    memory.container("c").starting = true;
+    let view = mk_view(vec![mk_sandbox(0, true)], vec![crashed]);
+    let plan = run(&pod, &view, &memory);
+    assert_eq!((brief(&plan).len(), plan.waiting.len()), (0, 0));
+}
+
+#[test]
 fn changed_resources_are_given_or_the_container_restarts_as_its_policy_says() {
     let mk = |cpu: &str, policy: &str| {
         mk_pod(json!({"containers": [{

@@ -206,7 +206,9 @@ impl Worker {
         let resources = slot
             .as_ref()
             .and_then(|slot| slot.container.resources.clone());
-        self.memory.container(&name).starting_with = resources.unwrap_or_default();
+        let memory = self.memory.container(&name);
+        memory.starting = true;
+        memory.starting_with = resources.unwrap_or_default();
         let target = slot.as_ref().and_then(|slot| slot.target);
         let target = target.and_then(|target| self.view.latest_in(&sandbox.id, target));
         let (mailbox, hooked) = (self.mailbox.clone(), name.clone());
@@ -338,6 +340,7 @@ impl Worker {
     pub(super) fn start_done(&mut self, name: &str, result: Result<String, StartError>) {
         let now = clock::now();
         let memory = self.memory.container(name);
+        memory.starting = false;
         let error = match result {
             Ok(id) => {
                 memory.waiting = None;
