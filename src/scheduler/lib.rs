@@ -12,6 +12,8 @@
 //! the API server accepts once; what the API shows always wins over what was assumed here.
 
 mod args;
+#[cfg(test)]
+mod bench;
 mod budget;
 mod cluster;
 mod config;
@@ -29,5 +31,6 @@ mod run;
 mod storage;
 mod watch;
 
-pub use config::SchedulerConfig;
+pub use config::{ConfigError, Loaded, SchedulerConfig, load};
+pub use profile::Profile;
 pub use run::{Error, run};

@@ -18,13 +18,12 @@ use crate::{
     pod::Pod,
 };
 
-/// A pod that nothing helped for so long is tried again (podMaxInUnschedulablePodsDuration).
-const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
-
 /// The queue of upstream's backend/queue.PriorityQueue.
 pub struct SchedulingQueue {
     initial_backoff: Duration,
     max_backoff: Duration,
+    /// A pod that nothing helped for so long is tried again (podMaxInUnschedulablePodsDuration).
+    max_unschedulable: Duration,
     pods: HashMap<Arc<str>, Waiting>,
     /// In the order of PrioritySort: higher priority, then longer in the queue.
     active: BTreeSet<ActiveKey>,
@@ -69,10 +68,15 @@ enum Place {
 }
 
 impl SchedulingQueue {
-    pub fn new(initial_backoff: Duration, max_backoff: Duration) -> Self {
+    pub fn new(
+        initial_backoff: Duration,
+        max_backoff: Duration,
+        max_unschedulable: Duration,
+    ) -> Self {
         SchedulingQueue {
             initial_backoff,
             max_backoff,
+            max_unschedulable,
             pods: HashMap::new(),
             active: BTreeSet::new(),
             backoff: BTreeMap::new(),
@@ -133,7 +137,7 @@ impl SchedulingQueue {
         let flush = self
             .unschedulable
             .first_key_value()
-            .map(|((since, _), _)| *since + MAX_UNSCHEDULABLE);
+            .map(|((since, _), _)| *since + self.max_unschedulable);
         errors.into_iter().chain(flush).min()
     }
 
@@ -283,7 +287,7 @@ impl SchedulingQueue {
 
     fn first_flushed(&self, now: Instant) -> Option<Arc<str>> {
         let ((since, _), uid) = self.unschedulable.first_key_value()?;
-        (*since + MAX_UNSCHEDULABLE <= now).then(|| uid.clone())
+        (*since + self.max_unschedulable <= now).then(|| uid.clone())
     }
 
     /// Counts a stuck pod for the plugins that turned it down (`by` is 1), or no longer (-1).
@@ -349,8 +353,14 @@ mod tests {
     };
     use serde_json::{Value, json};
 
+    const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+
     fn queue() -> SchedulingQueue {
-        SchedulingQueue::new(Duration::from_secs(1), Duration::from_secs(10))
+        SchedulingQueue::new(
+            Duration::from_secs(1),
+            Duration::from_secs(10),
+            MAX_UNSCHEDULABLE,
+        )
     }
 
     fn arc(value: Value) -> Arc<Pod> {

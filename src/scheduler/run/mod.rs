@@ -124,7 +124,8 @@ pub async fn run(
     while !shutdown.is_cancelled() {
         let lead = |leading| lead(client.clone(), config.clone(), profiles.clone(), leading);
         if config.leader_elect {
-            let mut lease = LeaderConfig::new("kube-scheduler", &config.host);
+            let mut lease = LeaderConfig::new(&config.leader_name, &config.host);
+            lease.namespace.clone_from(&config.leader_namespace);
             lease.lease_duration = config.leader_lease_duration;
             lease.renew_deadline = config.leader_renew_deadline;
             lease.retry_period = config.leader_retry_period;
@@ -151,7 +152,11 @@ async fn lead(
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
             cluster: Cluster::default(),
-            queue: SchedulingQueue::new(config.pod_initial_backoff, config.pod_max_backoff),
+            queue: SchedulingQueue::new(
+                config.pod_initial_backoff,
+                config.pod_max_backoff,
+                config.pod_max_unschedulable,
+            ),
             scheduler: Scheduler::default(),
         }),
         wake: Notify::new(),

@@ -1,8 +1,10 @@
 //! `skiff scheduler`: kube-scheduler and its flags.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::ArgAction;
 use cluster::scheduler::{self, SchedulerConfig};
 
@@ -32,6 +34,12 @@ pub struct Scheduler {
     client: ClientFlags,
     #[command(flatten)]
     leader: LeaderFlags,
+    /// The path to the configuration file (KubeSchedulerConfiguration). It takes the place of the leader election flags.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// The maximum time a pod can stay in unschedulable pods before it is tried again.
+    #[arg(long, value_parser = flags::duration, default_value = "5m0s")]
+    pod_max_in_unschedulable_pods_duration: Duration,
     #[command(flatten)]
     common: Common,
 }
@@ -39,8 +47,10 @@ pub struct Scheduler {
 impl Scheduler {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Self {
-            client,
+            mut client,
             leader,
+            config,
+            pod_max_in_unschedulable_pods_duration,
             common,
         } = self;
         let LeaderFlags {
@@ -49,14 +59,25 @@ impl Scheduler {
             leader_elect_renew_deadline,
             leader_elect_retry_period,
         } = leader;
-        let config = SchedulerConfig {
-            leader_elect,
-            leader_lease_duration: leader_elect_lease_duration,
-            leader_renew_deadline: leader_elect_renew_deadline,
-            leader_retry_period: leader_elect_retry_period,
-            host: cluster::process::host_name(),
-            ..SchedulerConfig::default()
+        let mut config = match config {
+            Some(file) => {
+                let read = || anyhow::Ok(scheduler::load(&std::fs::read_to_string(&file)?)?);
+                let loaded = read().with_context(|| format!("cannot use {}", file.display()))?;
+                if client.kubeconfig.is_none() && !loaded.kubeconfig.is_empty() {
+                    client.kubeconfig = Some(loaded.kubeconfig.into());
+                }
+                loaded.config
+            }
+            None => SchedulerConfig {
+                leader_elect,
+                leader_lease_duration: leader_elect_lease_duration,
+                leader_renew_deadline: leader_elect_renew_deadline,
+                leader_retry_period: leader_elect_retry_period,
+                ..SchedulerConfig::default()
+            },
         };
+        config.host = cluster::process::host_name();
+        config.pod_max_unschedulable = pod_max_in_unschedulable_pods_duration;
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kube-scheduler")?;
             Ok(scheduler::run(client, config, shutdown).await?)
