@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kubelet", &["apimachinery", "api", "client"]),
     ("proxy", &["apimachinery", "api", "client"]),
     ("dns", &["apimachinery", "api", "client"]),
+    ("simulator", &["apimachinery", "api", "client"]),
     (
         "cluster",
         &[
@@ -28,6 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "kubelet",
             "proxy",
             "dns",
+            "simulator",
         ],
     ),
     ("skiff", &["cluster"]),

@@ -14,4 +14,4 @@ pub mod process;
 pub mod progress;
 
 /// The crates whose configurations a command line fills in.
-pub use {apiserver, client, controllers, dns, kubelet, proxy, scheduler};
+pub use {apiserver, client, controllers, dns, kubelet, proxy, scheduler, simulator};

@@ -136,6 +136,13 @@ fn write_identity(
     if node.control_plane {
         files::create_directory(&kubernetes.join("pki"), 0o755)?;
         identities.for_control_plane(&kubernetes)?;
+        if let Some(simulation) = &cluster.settings.simulation {
+            files::write_if_changed(
+                &kubernetes.join("simulation.yaml"),
+                simulation.as_bytes(),
+                0o644,
+            )?;
+        }
     } else {
         identity::share_authority(pki, &kubernetes)?;
     }

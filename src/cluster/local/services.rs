@@ -18,6 +18,9 @@ pub const PAUSE_ARCHIVE: &str = "/etc/skiff/pause.tar";
 /// The taint that keeps other pods off the control-plane node, as kubeadm sets it.
 pub const CONTROL_PLANE_TAINT: &str = "node-role.kubernetes.io/control-plane=:NoSchedule";
 
+/// The simulation file inside the control-plane node.
+const SIMULATION: &str = "/etc/kubernetes/simulation.yaml";
+
 /// All of a node's services.
 pub fn of(cluster: &Cluster, node: &NodeState) -> Vec<Service> {
     let api = cluster
@@ -105,6 +108,7 @@ fn control_plane(cluster: &Cluster, node: &NodeState) -> Vec<Service> {
     services.push(scheduler());
     services.push(controller_manager());
     services.push(dns(node));
+    services.extend(simulator(cluster));
     services
 }
 
@@ -211,6 +215,24 @@ fn controller_manager() -> Service {
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument(format!("--root-ca-file={PKI}/ca.crt"))
         .after("kube-apiserver")
+}
+
+/// Nodes without containers, if any are wanted.
+fn simulator(cluster: &Cluster) -> Option<Service> {
+    let settings = &cluster.settings;
+    if settings.simulated_nodes == 0 && settings.simulation.is_none() {
+        return None;
+    }
+    let mut simulator = Service::new("simulator", "skiff")
+        .argument("simulate")
+        .argument("--kubeconfig=/etc/kubernetes/admin.conf")
+        .argument(format!("--nodes={}", settings.simulated_nodes))
+        .argument(format!("--prefix={}-simulated", cluster.name))
+        .after("kube-apiserver");
+    if settings.simulation.is_some() {
+        simulator = simulator.argument(format!("--config={SIMULATION}"));
+    }
+    Some(simulator)
 }
 
 fn dns(node: &NodeState) -> Service {

@@ -93,6 +93,11 @@ pub struct Settings {
     pub mirrors: Vec<Mirror>,
     /// More flags for components, by component (`kube-controller-manager`).
     pub flags: Vec<(String, String)>,
+    /// Nodes without containers, and the file with the rules their pods follow, as text.
+    #[serde(default)]
+    pub simulated_nodes: u32,
+    #[serde(default)]
+    pub simulation: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -73,6 +73,9 @@ pub struct UpOptions {
     pub mirrors: Option<Vec<Mirror>>,
     /// Flags for components. Those of a component replace the ones it had.
     pub flags: Vec<(String, String)>,
+    pub simulated_nodes: Option<u32>,
+    /// The text of a simulation file.
+    pub simulation: Option<String>,
     pub kubeconfig: Option<PathBuf>,
     /// How long to wait for the nodes to be Ready.
     pub wait: Duration,
@@ -326,6 +329,8 @@ fn settle(options: &UpOptions, present: Option<&Cluster>) -> Result<Settings, Up
             store: StoreKind::Embedded,
             mirrors: Vec::new(),
             flags: Vec::new(),
+            simulated_nodes: 0,
+            simulation: None,
         },
     };
     if let Some(workers) = options.workers {
@@ -345,6 +350,12 @@ fn settle(options: &UpOptions, present: Option<&Cluster>) -> Result<Settings, Up
     }
     if !options.flags.is_empty() {
         settings.flags = options.flags.clone();
+    }
+    if let Some(nodes) = options.simulated_nodes {
+        settings.simulated_nodes = nodes;
+    }
+    if options.simulation.is_some() {
+        settings.simulation.clone_from(&options.simulation);
     }
     Ok(settings)
 }
@@ -446,6 +457,8 @@ mod tests {
             store: StoreKind::Embedded,
             mirrors: Vec::new(),
             flags: Vec::new(),
+            simulated_nodes: 0,
+            simulation: None,
         }
     }
 

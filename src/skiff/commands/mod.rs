@@ -9,6 +9,7 @@ mod proxy;
 mod runtime;
 mod scheduler;
 mod server;
+mod simulate;
 mod up;
 mod version;
 
@@ -53,6 +54,8 @@ pub enum Command {
     Proxy(proxy::Proxy),
     /// Run the cluster's DNS.
     Dns(dns::Dns),
+    /// Add nodes without containers to a cluster, whose pods live by rules.
+    Simulate(simulate::Simulate),
     /// Print the version.
     Version,
     /// The first process of a node and the one that starts it.
@@ -112,6 +115,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Kubelet(kubelet) => kubelet.run(),
         Command::Proxy(proxy) => proxy.run(),
         Command::Dns(dns) => dns.run(),
+        Command::Simulate(simulate) => simulate.run(),
         Command::Version => version::run(),
         Command::NodeInit(init) => init.run(),
     }

@@ -46,6 +46,12 @@ pub struct Up {
     /// How long pods stay on a node that is unreachable (kube-apiserver).
     #[arg(long)]
     default_unreachable_toleration_seconds: Option<i64>,
+    /// How many nodes without containers to add, for trying controllers and operators at scale.
+    #[arg(long)]
+    simulated_nodes: Option<u32>,
+    /// A file with kinds of simulated nodes and the rules that their pods follow (see skiff simulate).
+    #[arg(long)]
+    simulation_file: Option<PathBuf>,
     /// One more flag for a component: kube-apiserver=--event-ttl=2h. May be repeated.
     #[arg(long, value_parser = flags::pair)]
     component_flag: Vec<(String, String)>,
@@ -54,14 +60,14 @@ pub struct Up {
 impl Up {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         runtime::log_warnings();
-        let options = self.options();
+        let options = self.options()?;
         let progress = Progress::new();
         let cluster = on_one_thread(async { Ok(up::up(&options, &progress).await?) })?;
         println!("kubectl is set to context {}", cluster.context());
         Ok(ExitCode::SUCCESS)
     }
 
-    fn options(self) -> UpOptions {
+    fn options(self) -> anyhow::Result<UpOptions> {
         let Self {
             name,
             workers,
@@ -73,8 +79,17 @@ impl Up {
             node_monitor_grace_period,
             default_not_ready_toleration_seconds,
             default_unreachable_toleration_seconds,
+            simulated_nodes,
+            simulation_file,
             component_flag,
         } = self;
+        let read = |file: PathBuf| {
+            let text = std::fs::read_to_string(&file)?;
+            // What is wrong with it is told here, where someone looks.
+            cluster::simulator::Config::read(&text)?;
+            anyhow::Ok(text)
+        };
+        let simulation = simulation_file.map(read).transpose()?;
         let store = match store {
             Some(server::StoreKind::Embedded) => Some(StoreKind::Embedded),
             None if etcd.etcd_servers.is_empty() => None,
@@ -110,15 +125,17 @@ impl Up {
             .into_iter()
             .map(|(registry, url)| Mirror { registry, url })
             .collect();
-        UpOptions {
+        Ok(UpOptions {
             name,
             workers,
             store,
             mirrors: (!mirrors.is_empty()).then_some(mirrors),
             flags,
+            simulated_nodes,
+            simulation,
             kubeconfig,
             wait,
-        }
+        })
     }
 }
 
