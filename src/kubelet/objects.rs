@@ -74,6 +74,11 @@ impl Objects {
         }))
     }
 
+    /// For objects that are read once and not followed.
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
     /// Watches what `pod` refers to from now on, and no longer what it does not.
     pub fn follow(&self, pod: &Pod) {
         let (config_maps, secrets) = references(pod);

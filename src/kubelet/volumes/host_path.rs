@@ -33,7 +33,7 @@ impl VolumeKind for HostPath {
 }
 
 /// Makes or checks what the type asks for.
-fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
+pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
     let problem = |problem| {
         Err(VolumeError::HostPathType {
             path: path.display().to_string(),

@@ -6,6 +6,7 @@
 //! read off its spec and the disk, so a restarted kubelet goes on.
 
 pub mod atomic;
+mod claim;
 mod config_map;
 mod downward;
 mod empty_dir;
@@ -40,6 +41,7 @@ pub static VOLUMES: &[&dyn VolumeKind] = &[
     &secret::SecretVolume,
     &downward::DownwardApi,
     &projected::Projected,
+    &claim::Claim,
 ];
 
 /// What a volume is made with.
@@ -105,6 +107,14 @@ pub enum VolumeError {
     /// A path that would leave the volume.
     #[error("invalid path, must not contain '..' or be absolute: {0}")]
     Path(String),
+    /// A claim that cannot be used.
+    #[error("error processing PVC {name}: {problem}")]
+    Claim {
+        /// `namespace/name`.
+        name: String,
+        /// Why.
+        problem: String,
+    },
     /// An object could not be read in time.
     #[error(transparent)]
     NotSynced(#[from] NotSynced),
