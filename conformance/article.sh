@@ -234,7 +234,7 @@ background logs "$kubectl" logs -f --since=1s ticker
 background attach "$kubectl" attach ticker
 in_background logs 10 '^tick [0-9]+$'
 in_background attach 10 '^tick [0-9]+$'
-seen=$(tail -n 1 "$work/logs.out")
+seen=$(grep -E '^tick [0-9]+$' "$work/logs.out" | tail -n 1)
 in_background logs 10 "^tick $((${seen#tick } + 5))$"
 end attach
 run kubectl delete pod ticker --grace-period=1

@@ -84,6 +84,7 @@ background() {
     shift
     steps=$((steps + 1))
     show "$@" '&'
+    : >"$work/$name.out"
     setsid "$@" >"$work/$name.out" 2>&1 &
     printf '%s' "$!" >"$work/$name.pid"
 }
@@ -97,7 +98,7 @@ in_background() {
         [ "$SECONDS" -lt "$deadline" ] || broken "no line matches after $2 s: $3"
         sleep 0.1
     done
-    grep -E -- "$3" "$work/$1.out" | head -n 3 | cut -c1-400
+    grep -m 3 -E -- "$3" "$work/$1.out" | cut -c1-400
 }
 
 # end NAME: ends what background started, and all it started.
@@ -113,6 +114,7 @@ port_forward() {
     steps=$((steps + 1))
     show kubectl port-forward "$1" ":$2"
     local log=$work/port-forward pid port=
+    : >"$log"
     "$kubectl" port-forward "$1" ":$2" >"$log" 2>&1 &
     pid=$!
     for _ in $(seq 50); do
