@@ -2,6 +2,8 @@
 
 mod rules;
 
+pub use rules::{no_ephemeral, template_metadata, warnings};
+
 use apimachinery::Value;
 use apimachinery::field::{Error, ErrorList, Path};
 use serde_json::json;
@@ -47,6 +49,10 @@ impl Strategy for Deployments {
         }
     }
 
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        rules::warnings(change, new, old, true)
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = rules::workload(object, "deployment");
         rules::strategy(object, &mut errors);
@@ -76,6 +82,10 @@ impl Strategy for ReplicaSets {
 
     fn prepare_create(&self, _change: &Change<'_>, object: &mut Value) {
         set(object, "status", json!({"replicas": 0}));
+    }
+
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        rules::warnings(change, new, old, true)
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
@@ -144,25 +154,13 @@ impl Strategy for StatefulSets {
         );
     }
 
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        rules::warnings(change, new, old, false)
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = rules::workload(object, "statefulset");
-        let path = Path::new("spec");
-        let policy = text(object, &["spec", "podManagementPolicy"]);
-        if !matches!(policy, "OrderedReady" | "Parallel") {
-            errors.push(Error::invalid(
-                &path.child("podManagementPolicy"),
-                policy,
-                "must be 'OrderedReady' or 'Parallel'",
-            ));
-        }
-        let kind = text(object, &["spec", "updateStrategy", "type"]);
-        if !matches!(kind, "OnDelete" | "RollingUpdate") {
-            errors.push(Error::invalid(
-                &path.child("updateStrategy"),
-                at(object, &["spec", "updateStrategy"]).clone(),
-                "must be 'RollingUpdate' or 'OnDelete'",
-            ));
-        }
+        rules::stateful(object, &mut errors);
         errors
     }
 
@@ -238,8 +236,14 @@ impl Strategy for DaemonSets {
         );
     }
 
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        rules::warnings(change, new, old, false)
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        rules::workload(object, "daemonset")
+        let mut errors = rules::workload(object, "daemonset");
+        rules::daemon_update(object, &mut errors);
+        errors
     }
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
@@ -272,6 +276,10 @@ impl Strategy for ReplicationControllers {
         default_prepare_update(&["status"], change, new, old);
     }
 
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        rules::warnings(change, new, old, true)
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = ErrorList::new();
         let path = Path::new("spec");
@@ -297,7 +305,7 @@ impl Strategy for ReplicationControllers {
                 "`selector` does not match template `labels`",
             ));
         }
-        rules::pod_template(object, &mut errors);
+        rules::pod_template(object, "ReplicaSet", &mut errors);
         errors
     }
 

@@ -1,8 +1,10 @@
 //! HorizontalPodAutoscalers, stored as v2. In v1 all but the CPU target travels in annotations
 //! (`pkg/apis/autoscaling/v1/conversion.go`), so that a round trip loses nothing.
 
+mod rules;
+
 use api::Resource;
-use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::field::ErrorList;
 use apimachinery::{Value, meta};
 use serde_json::json;
 
@@ -56,46 +58,7 @@ impl Strategy for HorizontalPodAutoscalers {
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let path = Path::new("spec");
-        for field in ["kind", "name"] {
-            if text(object, &["spec", "scaleTargetRef", field]).is_empty() {
-                errors.push(Error::required(
-                    &path.child("scaleTargetRef").child(field),
-                    "",
-                ));
-            }
-        }
-        let least = int(object, &["spec", "minReplicas"]).unwrap_or(1);
-        let most = int(object, &["spec", "maxReplicas"]).unwrap_or(0);
-        if least < 1 {
-            errors.push(Error::invalid(
-                &path.child("minReplicas"),
-                least,
-                "must be greater than or equal to 1",
-            ));
-        }
-        if most < 1 {
-            errors.push(Error::invalid(
-                &path.child("maxReplicas"),
-                most,
-                "must be greater than 0",
-            ));
-        }
-        if most < least {
-            errors.push(Error::invalid(
-                &path.child("maxReplicas"),
-                most,
-                "must be greater than or equal to `minReplicas`",
-            ));
-        }
-        for (index, metric) in items(object, &["spec", "metrics"]).iter().enumerate() {
-            if text(metric, &["type"]).is_empty() {
-                let path = path.child("metrics").index(index).child("type");
-                errors.push(Error::required(&path, "must specify a metric source type"));
-            }
-        }
-        errors
+        rules::autoscaler(object)
     }
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {

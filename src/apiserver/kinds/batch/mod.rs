@@ -1,15 +1,17 @@
 //! Jobs and CronJobs.
 
+mod rules;
+
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, meta};
 use serde_json::json;
 
 use super::apps::job_spec;
+use super::check::Node;
 use super::pod_spec::defaults::template;
-use super::pod_spec::validation::{one_of, pod_spec};
-use super::tree::{
-    at, default_text, default_value, flag, has, int, object_mut, semantically_equal, set, text,
-};
+use super::pod_spec::validation::one_of;
+use super::pod_spec::warnings;
+use super::tree::{at, default_text, default_value, flag, has, int, object_mut, set, text};
 use crate::registry::strategy::{Change, Propagation, Strategy};
 
 const JOB_LABELS: [(&str, bool); 4] = [
@@ -56,53 +58,23 @@ impl Strategy for Jobs {
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = ErrorList::new();
-        let spec = at(object, &["spec"]);
-        if !has(spec, &["selector"]) {
-            errors.push(Error::required(&Path::new("spec").child("selector"), ""));
-        }
-        job(spec, &Path::new("spec"), &mut errors);
+        rules::selector(object, &mut errors);
+        rules::job(&Node::root(at(object, &["spec"]), "spec"), &mut errors);
         errors
     }
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return rules::status(new);
         }
-        let mut errors = self.validate_create(change, new);
-        let path = Path::new("spec");
-        let indexed = text(new, &["spec", "completionMode"]) == "Indexed";
-        for field in [
-            "completions",
-            "selector",
-            "completionMode",
-            "podFailurePolicy",
-            "backoffLimitPerIndex",
-        ] {
-            let (is, was) = (at(new, &["spec", field]), at(old, &["spec", field]));
-            let elastic = field == "completions"
-                && indexed
-                && at(new, &["spec", "completions"]) == at(new, &["spec", "parallelism"]);
-            if !semantically_equal(is, was) && !elastic {
-                errors.push(Error::invalid(
-                    &path.child(field),
-                    is.clone(),
-                    "field is immutable",
-                ));
-            }
-        }
-        let suspended = flag(old, &["spec", "suspend"]);
-        let (is, was) = (
-            at(new, &["spec", "template"]),
-            at(old, &["spec", "template"]),
-        );
-        if !suspended && !semantically_equal(is, was) {
-            errors.push(Error::invalid(
-                &path.child("template"),
-                is.clone(),
-                "field is immutable",
-            ));
-        }
+        let mut errors = ErrorList::new();
+        rules::job(&Node::root(at(new, &["spec"]), "spec"), &mut errors);
+        rules::update(new, old, &mut errors);
         errors
+    }
+
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        super::apps::warnings(change, new, old, true)
     }
 
     /// As it was before there was garbage collection.
@@ -120,55 +92,6 @@ impl Strategy for Jobs {
         } else {
             ""
         }
-    }
-}
-
-fn job(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    for field in [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-    ] {
-        let number = int(spec, &[field]).unwrap_or(0);
-        if number < 0 {
-            errors.push(Error::invalid(
-                &path.child(field),
-                number,
-                "must be greater than or equal to 0",
-            ));
-        }
-    }
-    let mode = text(spec, &["completionMode"]);
-    if !mode.is_empty() {
-        one_of(
-            mode,
-            &["Indexed", "NonIndexed"],
-            &path.child("completionMode"),
-            errors,
-        );
-    }
-    if mode == "Indexed" && !has(spec, &["completions"]) {
-        errors.push(Error::required(
-            &path.child("completions"),
-            "when completion mode is Indexed",
-        ));
-    }
-    let path = path.child("template").child("spec");
-    let pod = at(spec, &["template", "spec"]);
-    errors.extend(pod_spec(pod, &path));
-    match text(pod, &["restartPolicy"]) {
-        "Never" | "OnFailure" => {}
-        "Always" | "" => errors.push(Error::required(
-            &path.child("restartPolicy"),
-            "valid values: \"OnFailure\", \"Never\"",
-        )),
-        other => errors.push(Error::not_supported(
-            &path.child("restartPolicy"),
-            other,
-            &["OnFailure", "Never"],
-        )),
     }
 }
 
@@ -236,9 +159,80 @@ impl Strategy for CronJobs {
                 ));
             }
         }
-        let spec = at(object, &["spec", "jobTemplate", "spec"]);
-        job(spec, &path.child("jobTemplate").child("spec"), &mut errors);
+        zone(object, &mut errors);
+        let spec = Node::root(
+            at(object, &["spec", "jobTemplate", "spec"]),
+            "spec.jobTemplate.spec",
+        );
+        rules::job(&spec, &mut errors);
+        if spec.at("selector").is_set() {
+            spec.at("selector")
+                .invalid(&mut errors, "`selector` will be auto-generated");
+        }
+        if spec.at("manualSelector").flag() {
+            errors.push(Error::not_supported(
+                &spec.at("manualSelector").path(),
+                true,
+                &["nil", "false"],
+            ));
+        }
         errors
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        if change.subresource == "status" {
+            return ErrorList::new();
+        }
+        let same = text(new, &["spec", "schedule"]) == text(old, &["spec", "schedule"]);
+        // What was taken before it was refused stays acceptable.
+        self.validate_create(change, new)
+            .into_iter()
+            .filter(|error| !(same && error.detail == ZONE_IN_SCHEDULE))
+            .fold(ErrorList::new(), |mut errors, error| {
+                errors.push(error);
+                errors
+            })
+    }
+
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut texts = Vec::new();
+        if !change.subresource.is_empty() {
+            return texts;
+        }
+        if old.is_none() {
+            warnings::name_of_host(new, "Pod names and hostnames", &mut texts);
+        }
+        if old.is_none_or(|old| meta::generation(old) != meta::generation(new)) {
+            let template = at(new, &["spec", "jobTemplate", "spec", "template"]);
+            warnings::pod(template, "spec.jobTemplate.spec.template", &mut texts);
+        }
+        texts
+    }
+}
+
+const ZONE_IN_SCHEDULE: &str = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+
+/// Where the schedule's times are told in.
+fn zone(object: &Value, errors: &mut ErrorList) {
+    let spec = Node::root(at(object, &["spec"]), "spec");
+    if spec.at("schedule").text().contains("TZ") {
+        spec.at("schedule").invalid(errors, ZONE_IN_SCHEDULE);
+    }
+    let zone = spec.at("timeZone");
+    if !zone.is_set() {
+        return;
+    }
+    let name = zone.text();
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"/_+-".contains(&byte);
+    if name.is_empty() {
+        zone.invalid(errors, "timeZone must be nil or non-empty string");
+    } else if name.eq_ignore_ascii_case("local") {
+        zone.invalid(
+            errors,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+        );
+    } else if !name.bytes().all(known) || name.starts_with('/') {
+        zone.invalid(errors, format!("unknown time zone {name}"));
     }
 }
 

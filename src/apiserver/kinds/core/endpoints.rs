@@ -6,6 +6,7 @@ use apimachinery::{Value, name};
 use super::super::check::Node;
 use super::super::pod_spec::validation::one_of;
 use super::super::tree::{at, default_text, int, items, items_mut, text};
+use super::services::validation::special_address;
 use crate::registry::strategy::{Change, Strategy};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
@@ -51,6 +52,7 @@ impl Strategy for Endpoints {
                     let ip = text(address, &["ip"]);
                     let path = path.child(list).index(index).child("ip");
                     errors.push_invalid(&path, ip, name::ip_address(ip));
+                    special_address(ip, &path, &mut errors);
                 }
             }
             let ports = items(subset, &["ports"]);
@@ -148,6 +150,9 @@ impl Strategy for EndpointSlices {
 
 fn address_rules(kind: &str, address: &str, path: &Path, errors: &mut ErrorList) {
     use std::net::{Ipv4Addr, Ipv6Addr};
+    if kind != "FQDN" {
+        special_address(address, path, errors);
+    }
     match kind {
         "IPv4" if address.parse::<Ipv4Addr>().is_err() => {
             errors.push(Error::invalid(path, address, "must be an IPv4 address"));

@@ -4,6 +4,7 @@ use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::selector::LabelSelector;
 use apimachinery::{Value, name};
 
+use super::super::check::Node;
 use super::super::tree::{at, has, int, items, text};
 use super::validation::one_of;
 
@@ -197,6 +198,7 @@ pub fn spread(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let when = text(constraint, &["whenUnsatisfiable"]);
         let valid = ["DoNotSchedule", "ScheduleAnyway"];
         one_of(when, &valid, &path.child("whenUnsatisfiable"), errors);
+        spread_details(constraint, when, &path, errors);
         let pair = (text(constraint, &["topologyKey"]), when);
         if seen.contains(&pair) {
             errors.push(Error::duplicate(
@@ -210,5 +212,49 @@ pub fn spread(spec: &Value, path: &Path, errors: &mut ErrorList) {
             &path.child("labelSelector"),
             errors,
         );
+    }
+}
+
+/// What a constraint may say besides: domains, whose nodes count, labels taken from the pod.
+fn spread_details(constraint: &Value, when: &str, path: &Path, errors: &mut ErrorList) {
+    let node = Node::root(constraint, path.as_str());
+    let domains = node.at("minDomains");
+    if let Some(number) = domains.int() {
+        if number <= 0 {
+            domains.invalid(errors, "must be greater than zero");
+        }
+        if when != "DoNotSchedule" {
+            domains.invalid(
+                errors,
+                format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"),
+            );
+        }
+    }
+    for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+        node.at(field).known_if_set(errors, &["Ignore", "Honor"]);
+    }
+    let keys = node.at("matchLabelKeys");
+    if keys.list().is_empty() {
+        return;
+    }
+    if !node.at("labelSelector").is_set() {
+        keys.forbidden(
+            errors,
+            "must not be specified when labelSelector is not set",
+        );
+        return;
+    }
+    let selector = node.at("labelSelector");
+    for key in keys.items() {
+        key.syntax(errors, name::qualified_name);
+        let twice = at(selector.value, &["matchLabels"])
+            .get(key.text())
+            .is_some()
+            || items(selector.value, &["matchExpressions"])
+                .iter()
+                .any(|requirement| text(requirement, &["key"]) == key.text());
+        if twice {
+            key.invalid(errors, "exists in both matchLabelKeys and labelSelector");
+        }
     }
 }

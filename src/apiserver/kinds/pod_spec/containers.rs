@@ -4,8 +4,9 @@ use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::quantity::Quantity;
 use apimachinery::{Value, name};
 
+use super::super::check::Node;
 use super::super::tree::{at, flag, has, int, items, map, text};
-use super::validation::{id_in_range, one_of};
+use super::validation::one_of;
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
@@ -21,6 +22,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
+const HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
 const STANDARD_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 /// Validates the three lists of containers; `volumes` are the names that may be mounted.
@@ -104,13 +106,16 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
         &path.child("resources"),
         errors,
     );
-    security(container, &path.child("securityContext"), errors);
+    let context = path.child("securityContext");
+    super::security::container(spec, container, &context, errors);
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         self::probe(container, probe, path, errors);
     }
+    resize_policy(container, path, errors);
     for hook in ["postStart", "preStop"] {
         if has(container, &["lifecycle", hook]) {
             let path = path.child("lifecycle").child(hook);
+            sleep(spec, at(container, &["lifecycle", hook]), &path, errors);
             handler(
                 at(container, &["lifecycle", hook]),
                 &["exec", "httpGet", "tcpSocket", "sleep"],
@@ -118,6 +123,39 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
                 errors,
             );
         }
+    }
+}
+
+/// `validateResizePolicy`.
+fn resize_policy(container: &Value, path: &Path, errors: &mut ErrorList) {
+    let root = Node::root(container, path.as_str());
+    let policies = root.at("resizePolicy");
+    let mut seen: Vec<&str> = Vec::new();
+    for policy in policies.items() {
+        let resource = policy.at("resourceName");
+        resource.one_of(errors, &["cpu", "memory"]);
+        if seen.contains(&resource.text()) {
+            errors.push(Error::duplicate(&policies.path(), resource.text()));
+        }
+        seen.push(resource.text());
+        policy
+            .at("restartPolicy")
+            .one_of(errors, &["NotRequired", "RestartContainer"]);
+    }
+}
+
+/// A pause before or after, which must end before the pod is killed.
+fn sleep(spec: &Value, handler: &Value, path: &Path, errors: &mut ErrorList) {
+    let Some(seconds) = int(handler, &["sleep", "seconds"]) else {
+        return;
+    };
+    let grace = int(spec, &["terminationGracePeriodSeconds"]).unwrap_or(30);
+    if seconds < 0 || seconds > grace {
+        errors.push(Error::invalid(
+            &path.child("sleep"),
+            seconds,
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})"),
+        ));
     }
 }
 
@@ -499,6 +537,7 @@ pub fn resources(resources: &Value, path: &Path, errors: &mut ErrorList) {
             }
         }
     }
+    huge_pages(resources, path, errors);
     let limits = at(resources, &["limits"]);
     for (called, amount) in map(resources, &["requests"]).into_iter().flatten() {
         let path = path.child("requests");
@@ -526,6 +565,21 @@ pub fn resources(resources: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// Huge pages are of no use alone.
+fn huge_pages(resources: &Value, path: &Path, errors: &mut ErrorList) {
+    let names = || {
+        ["limits", "requests"]
+            .into_iter()
+            .flat_map(|field| map(resources, &[field]).into_iter().flatten())
+            .map(|(called, _)| called.as_str())
+    };
+    if names().any(|called| called.starts_with("hugepages-"))
+        && !names().any(|called| matches!(called, "cpu" | "memory"))
+    {
+        errors.push(Error::forbidden(path, "HugePages require cpu or memory"));
+    }
+}
+
 fn resource_name(called: &str, path: &Path, errors: &mut ErrorList) {
     errors.push_invalid(path, called, name::qualified_name(called));
     let standard = STANDARD_RESOURCES.contains(&called) || called.starts_with("hugepages-");
@@ -534,33 +588,6 @@ fn resource_name(called: &str, path: &Path, errors: &mut ErrorList) {
             path,
             called,
             "must be a standard resource for containers",
-        ));
-    }
-}
-
-fn security(container: &Value, path: &Path, errors: &mut ErrorList) {
-    let context = at(container, &["securityContext"]);
-    for field in ["runAsUser", "runAsGroup"] {
-        if let Some(id) = int(context, &[field]) {
-            id_in_range(id, &path.child(field), errors);
-        }
-    }
-    let escalates = at(context, &["allowPrivilegeEscalation"]) == &Value::Bool(false);
-    if escalates && flag(context, &["privileged"]) {
-        errors.push(Error::invalid(
-            path,
-            context.clone(),
-            "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
-        ));
-    }
-    let adds_admin = items(context, &["capabilities", "add"])
-        .iter()
-        .any(|capability| capability == "CAP_SYS_ADMIN");
-    if escalates && adds_admin {
-        errors.push(Error::invalid(
-            path,
-            context.clone(),
-            "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
         ));
     }
 }
@@ -649,6 +676,20 @@ fn handler(handler: &Value, kinds: &[&str], path: &Path, errors: &mut ErrorList)
                 &path.child("scheme"),
                 errors,
             );
+            for (index, header) in items(action, &["httpHeaders"]).iter().enumerate() {
+                let called = text(header, &["name"]);
+                let good = !called.is_empty()
+                    && called
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+                if !good {
+                    errors.push(Error::invalid(
+                        &path.child("httpHeaders").index(index).child("name"),
+                        called,
+                        HEADER,
+                    ));
+                }
+            }
         }
         "tcpSocket" => port_or_name(at(action, &["port"]), &path.child("port"), errors),
         "grpc" => {

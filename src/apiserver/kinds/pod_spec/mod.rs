@@ -4,5 +4,7 @@ pub mod affinity;
 pub mod containers;
 pub mod defaults;
 pub mod qos;
+pub mod security;
 pub mod validation;
 pub mod volumes;
+pub mod warnings;

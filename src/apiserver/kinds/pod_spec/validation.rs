@@ -3,9 +3,10 @@
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
+use super::super::check::Node;
 use super::super::object_meta::validate_labels;
-use super::super::tree::{at, flag, has, int, items, text};
-use super::{affinity, containers, volumes};
+use super::super::tree::{at, has, int, items, text};
+use super::{affinity, containers, security, volumes};
 
 pub const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
@@ -22,13 +23,8 @@ pub fn pod_spec(spec: &Value, path: &Path) -> ErrorList {
         at(spec, &["nodeSelector"]),
         &path.child("nodeSelector"),
     ));
-    security_context(spec, path, &mut errors);
-    for (index, secret) in items(spec, &["imagePullSecrets"]).iter().enumerate() {
-        if text(secret, &["name"]).is_empty() {
-            let path = path.child("imagePullSecrets").index(index).child("name");
-            errors.push(Error::required(&path, ""));
-        }
-    }
+    security::pod(spec, path, &mut errors);
+    resource_claims(spec, path, &mut errors);
     affinity::validate(spec, path, &mut errors);
     dns_config(spec, path, &mut errors);
     gates(spec, path, &mut errors);
@@ -82,30 +78,53 @@ pub fn one_of(value: &str, valid: &[&str], path: &Path, errors: &mut ErrorList) 
     }
 }
 
-fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    let path = path.child("securityContext");
-    let context = at(spec, &["securityContext"]);
-    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        if let Some(id) = int(context, &[field]) {
-            id_in_range(id, &path.child(field), errors);
+/// Claims of devices, and that containers ask for claims the pod has.
+fn resource_claims(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let root = Node::root(spec, path.as_str());
+    let claims = root.at("resourceClaims");
+    let mut names: Vec<&str> = Vec::new();
+    for claim in claims.items() {
+        let called = claim.at("name");
+        called.named(errors, name::dns_1123_label);
+        if names.contains(&called.text()) {
+            called.duplicate(errors);
+        }
+        names.push(called.text());
+        let (direct, made) = (
+            claim.at("resourceClaimName"),
+            claim.at("resourceClaimTemplateName"),
+        );
+        match (direct.is_set(), made.is_set()) {
+            (true, true) => claim.invalid(
+                errors,
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+            ),
+            (false, false) => claim.invalid(
+                errors,
+                "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+            ),
+            _ => {
+                direct.syntax_if_set(errors, name::dns_1123_subdomain);
+                made.syntax_if_set(errors, name::dns_1123_subdomain);
+            }
         }
     }
-    for (index, group) in items(context, &["supplementalGroups"]).iter().enumerate() {
-        let path = path.child("supplementalGroups").index(index);
-        id_in_range(group.as_i64().unwrap_or(0), &path, errors);
-    }
-    for (index, sysctl) in items(context, &["sysctls"]).iter().enumerate() {
-        if text(sysctl, &["name"]).is_empty() {
-            let path = path.child("sysctls").index(index).child("name");
-            errors.push(Error::required(&path, ""));
+    for list in ["containers", "initContainers"] {
+        let containers = root.at(list);
+        for container in containers.items() {
+            let resources = container.at("resources");
+            let wanted = resources.at("claims");
+            for (index, claim) in wanted.items().enumerate() {
+                let called = claim.at("name");
+                if called.text().is_empty() {
+                    called.required(errors, "");
+                } else if !names.contains(&called.text()) {
+                    errors.push(Error::not_found(&wanted.path().index(index), called.text()));
+                } else if wanted.list()[..index].contains(claim.value) {
+                    claim.duplicate(errors);
+                }
+            }
         }
-    }
-    if flag(spec, &["shareProcessNamespace"]) && flag(spec, &["hostPID"]) {
-        errors.push(Error::invalid(
-            &path.child("shareProcessNamespace"),
-            true,
-            "ShareProcessNamespace and HostPID cannot both be enabled",
-        ));
     }
 }
 

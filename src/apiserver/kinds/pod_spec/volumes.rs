@@ -115,6 +115,23 @@ fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
                 ));
             }
         }
+        "ephemeral" => {
+            let template = path.child("volumeClaimTemplate");
+            if has(source, &["volumeClaimTemplate"]) {
+                let spec = at(source, &["volumeClaimTemplate", "spec"]);
+                super::super::core::volumes::claim_spec(spec, &template.child("spec"), errors);
+            } else {
+                errors.push(Error::required(&template, ""));
+            }
+        }
+        "image" => {
+            let policy = text(source, &["pullPolicy"]);
+            let valid = ["Always", "IfNotPresent", "Never"];
+            if !policy.is_empty() && !valid.contains(&policy) {
+                let path = path.child("pullPolicy");
+                errors.push(Error::not_supported(&path, policy, &valid));
+            }
+        }
         _ => {}
     }
 }

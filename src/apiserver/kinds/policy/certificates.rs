@@ -6,9 +6,39 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
+use super::super::check::Node;
 use super::super::object_meta::{NameRule, dns_subdomain, path_segment};
 use super::super::tree::{at, items, items_mut, object_mut, restore, set, text};
 use crate::registry::strategy::{Change, Strategy, keep_all_but};
+
+/// What a key may be certified for.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+/// Shortest life of a certificate that may be asked for (seconds).
+const MIN_LIFE: i64 = 600;
 
 pub struct CertificateSigningRequests;
 
@@ -73,8 +103,23 @@ impl Strategy for CertificateSigningRequests {
                 "PEM block type must be CERTIFICATE REQUEST",
             ));
         }
-        if items(object, &["spec", "usages"]).is_empty() {
-            errors.push(Error::required(&path.child("usages"), ""));
+        let spec = Node::root(at(object, &["spec"]), "spec");
+        let usages = spec.at("usages");
+        if usages.list().is_empty() {
+            usages.required(&mut errors, "");
+        }
+        for (index, usage) in usages.items().enumerate() {
+            usage.known(&mut errors, &USAGES);
+            if usages.list()[..index].contains(usage.value) {
+                usage.duplicate(&mut errors);
+            }
+        }
+        let life = spec.at("expirationSeconds");
+        if life.int().is_some_and(|seconds| seconds < MIN_LIFE) {
+            life.invalid(
+                &mut errors,
+                "may not specify a duration less than 600 seconds (10 minutes)",
+            );
         }
         let signer = text(object, &["spec", "signerName"]);
         if signer.is_empty() {

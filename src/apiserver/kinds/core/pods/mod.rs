@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::super::pod_spec::validation::pod_spec;
-use super::super::pod_spec::{defaults, qos};
+use super::super::pod_spec::{defaults, qos, warnings};
 use super::super::tree::{at, int, items, object_mut, restore, set, text};
 use crate::registry::options::WriteOptions;
 use crate::registry::strategy::{Change, Grace, Strategy, keep_all_but};
@@ -90,11 +90,24 @@ impl Strategy for Pods {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         match change.subresource {
-            "status" => ErrorList::new(),
+            "status" => update::status(new, old),
             "ephemeralcontainers" => update::ephemeral(new, old),
             "resize" => pod_spec(at(new, &["spec"]), &Path::new("spec")),
             _ => update::pod(new, old),
         }
+    }
+
+    fn warnings(&self, change: &Change<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut texts = Vec::new();
+        if matches!(change.subresource, "" | "ephemeralcontainers") {
+            if old.is_none() {
+                warnings::name_of_host(new, "the Pod's hostname", &mut texts);
+            }
+            if old.is_none_or(|old| meta::generation(old) != meta::generation(new)) {
+                warnings::pod(new, "", &mut texts);
+            }
+        }
+        texts
     }
 
     fn grace(&self, pod: &Value, asked: Option<i64>) -> Grace {

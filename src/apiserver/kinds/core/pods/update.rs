@@ -3,6 +3,7 @@
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Map, Value};
 
+use super::super::super::check::Node;
 use super::super::super::pod_spec::validation::pod_spec;
 use super::super::super::tree::{
     at, int, items, items_mut, object_mut, restore, semantically_equal, text,
@@ -184,6 +185,52 @@ fn walk(was: &Value, is: &Value, path: &str, lines: &mut Vec<String>) {
     }
 }
 
+/// An update of the status: what ended and is not restarted does not run again (`ValidatePodStatusUpdate`).
+pub fn status(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let policy = text(new, &["spec", "restartPolicy"]);
+    if policy == "Always" {
+        return errors;
+    }
+    let root = Node::root(at(new, &["status"]), "status");
+    for list in ["containerStatuses", "initContainerStatuses"] {
+        let statuses = root.at(list);
+        for status in statuses.items() {
+            let called = status.at("name").text();
+            let spec_list = if list == "containerStatuses" {
+                "containers"
+            } else {
+                "initContainers"
+            };
+            let own_policy = items(new, &["spec", spec_list])
+                .iter()
+                .find(|container| text(container, &["name"]) == called)
+                .is_some_and(|container| {
+                    !at(container, &["restartPolicy"]).is_null()
+                        || !items(container, &["restartPolicyRules"]).is_empty()
+                });
+            let ended = items(old, &["status", list])
+                .iter()
+                .find(|was| text(was, &["name"]) == called)
+                .map(|was| at(was, &["state", "terminated"]))
+                .filter(|ended| !ended.is_null());
+            let Some(ended) = ended.filter(|_| !own_policy) else {
+                continue;
+            };
+            let may_restart = (policy == "OnFailure" || list == "initContainerStatuses")
+                && int(ended, &["exitCode"]).unwrap_or(0) != 0;
+            let state = status.at("state");
+            if !may_restart && !state.at("terminated").is_set() {
+                state.forbidden(
+                    &mut errors,
+                    "may not be transitioned to non-terminated state",
+                );
+            }
+        }
+    }
+    errors
+}
+
 /// An update of the ephemeral containers: they are only ever added.
 pub fn ephemeral(new: &Value, old: &Value) -> ErrorList {
     let path = Path::new("spec");
@@ -277,6 +324,28 @@ mod tests {
             |new| new["spec"]["tolerations"][0]["tolerationSeconds"] = 1.into(),
             "",
         );
+    }
+
+    #[test]
+    fn what_ended_for_good_does_not_run_again() {
+        let pod = |policy: &str, state: Value| {
+            json!({"spec": {"restartPolicy": policy, "containers": [{"name": "c"}]},
+                "status": {"containerStatuses": [{"name": "c", "state": state}]}})
+        };
+        let failed = json!({"terminated": {"exitCode": 1}});
+        let running = json!({"running": {}});
+        let errors = status(
+            &pod("Never", running.clone()),
+            &pod("Never", failed.clone()),
+        );
+        assert_eq!(
+            errors.aggregate(),
+            "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
+        );
+        for policy in ["Always", "OnFailure"] {
+            let errors = status(&pod(policy, running.clone()), &pod(policy, failed.clone()));
+            assert!(errors.is_empty(), "{policy}");
+        }
     }
 
     #[test]

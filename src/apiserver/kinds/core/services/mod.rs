@@ -8,7 +8,7 @@ mod allocate;
 mod defaults;
 pub mod ports;
 pub mod repair;
-mod validation;
+pub mod validation;
 
 use apimachinery::field::ErrorList;
 use apimachinery::{Map, Status, Value};
@@ -61,6 +61,13 @@ impl Strategy for Services {
         let mut errors = validation::update(new, old);
         errors.extend(validation::service(change, new));
         errors
+    }
+
+    fn warnings(&self, change: &Change<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        match change.subresource {
+            "" => validation::warnings(new),
+            _ => Vec::new(),
+        }
     }
 
     fn returns_deleted(&self) -> bool {

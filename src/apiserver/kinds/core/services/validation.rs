@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
+use super::super::super::check::Node;
 use super::super::super::object_meta::validate_labels;
 use super::super::super::tree::{at, has, int, items, text};
+use super::addresses::Cidr;
 use super::{cluster_ips, is_headless, needs_health_port, type_of};
 use crate::registry::strategy::Change;
 
@@ -55,9 +57,103 @@ pub fn service(_change: &Change<'_>, service: &Value) -> ErrorList {
     for (at, address) in items(service, &["spec", "externalIPs"]).iter().enumerate() {
         let address = address.as_str().unwrap_or("");
         let path = spec.child("externalIPs").index(at);
-        errors.push_invalid(&path, address, name::ip_address(address));
+        let wrong = name::ip_address(address);
+        if wrong.is_empty() {
+            special_address(address, &path, &mut errors);
+        }
+        errors.push_invalid(&path, address, wrong);
     }
+    load_balancer(service, &mut errors);
     errors
+}
+
+/// Addresses that are no host's (`ValidateNonSpecialIP`).
+pub fn special_address(text: &str, path: &Path, errors: &mut ErrorList) {
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return;
+    };
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    let local_multicast = match address {
+        IpAddr::V4(address) => address.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(address) => address.segments()[0] == 0xff02,
+    };
+    let why = if address.is_unspecified() {
+        format!("may not be unspecified ({text})")
+    } else if address.is_loopback() {
+        "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()
+    } else if link_local {
+        "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()
+    } else if local_multicast {
+        "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned()
+    } else {
+        return;
+    };
+    errors.push(Error::invalid(path, text, why));
+}
+
+/// What only load balancers have, and how traffic is spread.
+fn load_balancer(service: &Value, errors: &mut ErrorList) {
+    let spec = Node::root(at(service, &["spec"]), "spec");
+    let ranges = spec.at("loadBalancerSourceRanges");
+    if ranges.is_set() {
+        if type_of(service) != "LoadBalancer" {
+            ranges.forbidden(errors, "may only be used when `type` is 'LoadBalancer'");
+        }
+        for range in ranges.items() {
+            if Cidr::parse(range.text().trim()).is_none() {
+                range.invalid(
+                    errors,
+                    "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+                );
+            }
+        }
+    }
+    if type_of(service) == "LoadBalancer" && !spec.at("allocateLoadBalancerNodePorts").is_set() {
+        spec.at("allocateLoadBalancerNodePorts")
+            .required(errors, "");
+    }
+    let class = spec.at("loadBalancerClass");
+    if class.is_set() && type_of(service) == "LoadBalancer" {
+        class.syntax(errors, name::qualified_name);
+    }
+    spec.at("trafficDistribution")
+        .known_if_set(errors, &["PreferClose", "PreferSameNode", "PreferSameZone"]);
+    let ports = spec.at("ports");
+    for port in ports.items() {
+        let protocol = port.at("appProtocol");
+        if protocol.is_set() {
+            protocol.syntax(errors, name::qualified_name);
+        }
+    }
+}
+
+/// What the author of a service is told.
+pub fn warnings(service: &Value) -> Vec<String> {
+    let mut texts = Vec::new();
+    if is_headless(service) {
+        if !text(service, &["spec", "loadBalancerIP"]).is_empty() {
+            texts.push("spec.loadBalancerIP is ignored for headless services".to_owned());
+        }
+        if !items(service, &["spec", "externalIPs"]).is_empty() {
+            texts.push("spec.externalIPs is ignored for headless services".to_owned());
+        }
+        if text(service, &["spec", "sessionAffinity"]) != "None" {
+            texts.push("spec.SessionAffinity is ignored for headless services".to_owned());
+        }
+    }
+    if type_of(service) == "ExternalName" && !items(service, &["spec", "externalIPs"]).is_empty() {
+        texts.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    }
+    if text(service, &["spec", "trafficDistribution"]) == "PreferClose" {
+        texts.push(
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\" instead"
+                .to_owned(),
+        );
+    }
+    texts
 }
 
 fn external_name(service: &Value, spec: &Path, errors: &mut ErrorList) {
@@ -308,5 +404,60 @@ pub fn update(new: &Value, old: &Value) -> ErrorList {
             "may not change once set",
         ));
     }
+    let class = &["spec", "loadBalancerClass"];
+    if type_of(old) == "LoadBalancer"
+        && type_of(new) == "LoadBalancer"
+        && at(new, class) != at(old, class)
+    {
+        errors.push(Error::invalid(
+            &Path::new("spec").child("loadBalancerClass"),
+            at(new, class),
+            "may not change once set",
+        ));
+    }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn addresses_that_are_no_hosts_are_refused() {
+        for (address, fine) in [
+            ("10.0.0.1", true),
+            ("127.0.0.1", false),
+            ("0.0.0.0", false),
+            ("169.254.1.1", false),
+            ("224.0.0.1", false),
+            ("::1", false),
+            ("2001:db8::1", true),
+        ] {
+            let mut errors = ErrorList::new();
+            special_address(address, &Path::new("ip"), &mut errors);
+            assert_eq!(errors.is_empty(), fine, "{address}");
+        }
+    }
+
+    #[test]
+    fn only_load_balancers_have_sources() {
+        let mut errors = ErrorList::new();
+        let service = json!({"spec": {"type": "ClusterIP", "loadBalancerSourceRanges": ["x"], "trafficDistribution": "Far",
+            "ports": [{"appProtocol": "!"}]}});
+        load_balancer(&service, &mut errors);
+        let texts: Vec<String> = errors
+            .iter()
+            .map(|error| error.to_string().chars().take(60).collect())
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                "spec.loadBalancerSourceRanges: Forbidden: may only be used w",
+                "spec.loadBalancerSourceRanges[0]: Invalid value: \"x\": must b",
+                "spec.trafficDistribution: Unsupported value: \"Far\": supporte",
+                "spec.ports[0].appProtocol: Invalid value: \"!\": name part mus",
+            ]
+        );
+    }
 }
