@@ -9,7 +9,9 @@ mod escalation;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod pod_security;
 mod priority;
+mod quota;
 mod service_account;
 mod storage;
 mod tolerations;
@@ -97,6 +99,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&service_account::ServiceAccount, true),
     (&node_restriction::NodeRestriction, false),
     (&tolerations::TaintNodesByCondition, true),
+    (&pod_security::PodSecurity, true),
     (&priority::Priority, true),
     (&tolerations::DefaultTolerationSeconds, true),
     (&storage::DefaultStorageClass, true),
@@ -109,31 +112,38 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
+    (&quota::ResourceQuota, true),
 ];
 
-/// The plugins a server runs.
-pub struct Chain(Vec<&'static dyn Plugin>);
+/// The plugins a server runs, and what they remember.
+pub struct Chain {
+    plugins: Vec<&'static dyn Plugin>,
+    ledger: quota::Ledger,
+    ending: namespace_lifecycle::Ending,
+}
 
 impl Chain {
     /// The default plugins, less the disabled, plus the enabled ones.
     pub fn new(options: &AdmissionOptions) -> Self {
         let named =
             |list: &[String], plugin: &dyn Plugin| list.iter().any(|name| name == plugin.name());
-        Self(
-            ADMISSION
+        Self {
+            plugins: ADMISSION
                 .iter()
                 .filter(|(plugin, on)| {
                     (*on || named(&options.enable, *plugin)) && !named(&options.disable, *plugin)
                 })
                 .map(|(plugin, _)| *plugin)
                 .collect(),
-        )
+            ledger: quota::Ledger::default(),
+            ending: namespace_lifecycle::Ending::default(),
+        }
     }
 }
 
 /// The mutating pass.
 pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
-    for plugin in &attributes.registry.admission.0 {
+    for plugin in &attributes.registry.admission.plugins {
         if plugin.handles(attributes) {
             plugin.admit(attributes, object).await?;
         }
@@ -143,7 +153,7 @@ pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<()
 
 /// The validating pass.
 pub async fn validate(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
-    for plugin in &attributes.registry.admission.0 {
+    for plugin in &attributes.registry.admission.plugins {
         if plugin.handles(attributes) {
             plugin.validate(attributes, object).await?;
         }

@@ -288,6 +288,33 @@ impl Registry {
         self.stored_value("", "namespaces", "", name).await
     }
 
+    /// A namespace as the store has it now.
+    pub(crate) async fn fresh_namespace(&self, name: &str) -> Result<Option<Value>, Status> {
+        let Some(kind) = self.kind("", "namespaces") else {
+            return Ok(None);
+        };
+        let kv = self.read_raw(&kind.key("", name)).await?;
+        kv.map(|kv| self.decode_raw(kind, &kv)).transpose()
+    }
+
+    /// A namespace that says something with `mark` in it; others are not worth being parsed.
+    pub(crate) async fn namespace_marked(
+        &self,
+        name: &str,
+        mark: &str,
+    ) -> Result<Option<Value>, Status> {
+        let entry = self
+            .kind("", "namespaces")
+            .and_then(|kind| kind.cache(self).get(&kind.key("", name)));
+        let silent = entry.is_some_and(|entry| {
+            std::str::from_utf8(entry.stored()).is_ok_and(|text| !text.contains(mark))
+        });
+        if silent {
+            return Ok(None);
+        }
+        self.namespace(name).await
+    }
+
     /// All objects of a resource that admission looks at for many requests, parsed anew only when one has changed.
     pub(crate) async fn cached_values(
         &self,

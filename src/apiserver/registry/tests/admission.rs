@@ -105,3 +105,95 @@ async fn disabled_plugins_do_nothing() {
     assert!(made["spec"].get("volumes").is_none());
     assert!(made["spec"].get("tolerations").is_none());
 }
+
+#[tokio::test]
+async fn a_quota_is_charged_and_refuses_what_does_not_fit() {
+    let server = Harness::start().await;
+    let quotas = "/api/v1/namespaces/test/resourcequotas";
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "1", "requests.cpu": "1"}}});
+    let made = server.post(quotas, &quota).await.expect(201);
+    let maps = "/api/v1/namespaces/test/configmaps";
+    let map = |name: &str| json!({"metadata": {"name": name}});
+    settle(&server, quotas, |list| !list["items"][0].is_null()).await;
+    // Nobody has counted yet.
+    let message = server.post(maps, &map("a")).await.message(403);
+    assert_eq!(
+        message,
+        "configmaps \"a\" is forbidden: status unknown for quota: q, resources: configmaps"
+    );
+    let mut counted = made.clone();
+    counted["status"] = json!({"hard": {"configmaps": "1", "requests.cpu": "1"}, "used": {"configmaps": "0", "requests.cpu": "0"}});
+    server
+        .put(&format!("{quotas}/q/status"), &counted)
+        .await
+        .expect(200);
+    settle(&server, quotas, |list| {
+        list["items"][0]["status"]["used"]["configmaps"] == "0"
+    })
+    .await;
+    let dry = format!("{maps}?dryRun=All");
+    server.post(&dry, &map("a")).await.expect(201);
+    server.post(maps, &map("a")).await.expect(201);
+    let used = server.get(&format!("{quotas}/q")).await.expect(200);
+    assert_eq!(used["status"]["used"]["configmaps"], "1");
+    let message = server.post(maps, &map("b")).await.message(403);
+    assert_eq!(
+        message,
+        "configmaps \"b\" is forbidden: exceeded quota: q, requested: configmaps=1, used: configmaps=1, limited: configmaps=1"
+    );
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let message = server
+        .post("/api/v1/namespaces/test/pods", &pod)
+        .await
+        .message(403);
+    assert_eq!(
+        message,
+        "pods \"p\" is forbidden: failed quota: q: must specify requests.cpu for: c"
+    );
+}
+
+#[tokio::test]
+async fn a_namespaces_labels_say_what_its_pods_may_do() {
+    let server = Harness::start().await;
+    let strict = json!({"metadata": {"name": "strict", "labels": {"pod-security.kubernetes.io/enforce": "baseline",
+        "pod-security.kubernetes.io/warn": "restricted"}}});
+    server.post("/api/v1/namespaces", &strict).await.expect(201);
+    let account = json!({"metadata": {"name": "default"}});
+    server
+        .post("/api/v1/namespaces/strict/serviceaccounts", &account)
+        .await
+        .expect(201);
+    let pods = "/api/v1/namespaces/strict/pods";
+    let mut pod = json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}});
+    let message = server.post(pods, &pod).await.message(403);
+    assert_eq!(
+        message,
+        "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)"
+    );
+    pod["spec"]["hostNetwork"] = false.into();
+    let answer = server.post(pods, &pod).await;
+    let warnings = answer.warnings();
+    answer.expect(201);
+    assert!(
+        warnings[0].contains(
+            "would violate PodSecurity \\\"restricted:latest\\\": allowPrivilegeEscalation != false"
+        ),
+        "{warnings:?}"
+    );
+    let odd =
+        json!({"metadata": {"name": "odd", "labels": {"pod-security.kubernetes.io/enforce": "x"}}});
+    server.post("/api/v1/namespaces", &odd).await.message(422);
+}
+
+/// Waits until a cached list is as it should be.
+async fn settle(server: &Harness, path: &str, done: impl Fn(&Value) -> bool) {
+    for _ in 0..1000 {
+        let path = format!("{path}?resourceVersion=0");
+        if done(&server.get(&path).await.expect(200)) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{path} never came to be as expected");
+}
