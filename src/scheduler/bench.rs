@@ -25,13 +25,16 @@ fn nodes(count: usize) -> Cluster {
     let mut cluster = Cluster::default();
     for number in 0..count {
         let mut value = mk_node(&format!("node-{number}"));
-        value["metadata"]["labels"]["topology.kubernetes.io/zone"] = json!(format!("zone-{}", number % ZONES));
+        value["metadata"]["labels"]["topology.kubernetes.io/zone"] =
+            json!(format!("zone-{}", number % ZONES));
         for label in 0..6 {
             value["metadata"]["labels"][format!("example.com/label-{label}")] = json!("value");
         }
-        value["status"]["allocatable"] = json!({"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"});
+        value["status"]["allocatable"] =
+            json!({"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"});
         if number % 100 == 0 {
-            value["spec"]["taints"] = json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
+            value["spec"]["taints"] =
+                json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
         }
         cluster.set_node(Arc::new(node(value)));
     }
@@ -40,7 +43,8 @@ fn nodes(count: usize) -> Cluster {
 
 fn workload(number: usize) -> Value {
     let mut pod = mk_pod(&format!("pod-{number}"));
-    pod["metadata"]["labels"] = json!({"app": format!("app-{}", number % 10), "pod-template-hash": "x"});
+    pod["metadata"]["labels"] =
+        json!({"app": format!("app-{}", number % 10), "pod-template-hash": "x"});
     pod["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("app-{}", number % 10), "uid": "u",
         "controller": true,
@@ -49,7 +53,8 @@ fn workload(number: usize) -> Value {
         {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
         {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
     ]);
-    pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "100m", "memory": "128Mi"});
+    pod["spec"]["containers"][0]["resources"]["requests"] =
+        json!({"cpu": "100m", "memory": "128Mi"});
     pod
 }
 
@@ -87,13 +92,21 @@ fn hopeless(number: usize) -> Value {
 fn measure(name: &str, node_count: usize, pods: usize, make: fn(usize) -> Value) {
     let mut cluster = nodes(node_count);
     for number in 0..10 {
-        let selector = apimachinery::selector::LabelSelector::parse(&format!("app=app-{number},pod-template-hash=x"));
-        cluster.set_workload("ReplicaSet", &format!("default/app-{number}"), selector.ok());
+        let selector = apimachinery::selector::LabelSelector::parse(&format!(
+            "app=app-{number},pod-template-hash=x"
+        ));
+        cluster.set_workload(
+            "ReplicaSet",
+            &format!("default/app-{number}"),
+            selector.ok(),
+        );
     }
     let second = std::time::Duration::from_secs(1);
     let mut queue = SchedulingQueue::new(second, 10 * second, 300 * second);
     let now = tokio::time::Instant::now();
-    let waiting: Vec<_> = (0..pods).map(|number| Arc::new(pod(make(number)))).collect();
+    let waiting: Vec<_> = (0..pods)
+        .map(|number| Arc::new(pod(make(number))))
+        .collect();
     let mut scheduler = Scheduler::default();
     let profile = Profile::default();
     let begin = Instant::now();
@@ -114,7 +127,10 @@ fn measure(name: &str, node_count: usize, pods: usize, make: fn(usize) -> Value)
         }
     }
     let each = begin.elapsed() / u32::try_from(pods).expect("few");
-    println!("{name:10} {node_count} nodes: {bound}/{pods} bound, {each:?} each, {:.0}/s", 1.0 / each.as_secs_f64());
+    println!(
+        "{name:10} {node_count} nodes: {bound}/{pods} bound, {each:?} each, {:.0}/s",
+        1.0 / each.as_secs_f64()
+    );
 }
 
 #[test]

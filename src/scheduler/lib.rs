@@ -25,6 +25,8 @@ mod plugins;
 mod pod;
 mod preemption;
 mod profile;
+#[cfg(test)]
+mod property;
 mod queue;
 mod resources;
 mod run;

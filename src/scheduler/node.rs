@@ -43,9 +43,6 @@ pub struct NodeInfo {
     pub scored_cpu: i64,
     pub scored_memory: i64,
     pub ports: Vec<HostPort>,
-    /// Pods with any affinity to pods, and those whose anti-affinity is required.
-    pub with_affinity: usize,
-    pub with_required_anti_affinity: usize,
 }
 
 impl NodeInfo {
@@ -54,10 +51,6 @@ impl NodeInfo {
         self.scored_cpu += pod.scored_cpu;
         self.scored_memory += pod.scored_memory;
         self.ports.extend(pod.host_ports.iter().cloned());
-        if let Some(affinity) = &pod.pod_affinity {
-            self.with_affinity += 1;
-            self.with_required_anti_affinity += usize::from(!affinity.anti_required.is_empty());
-        }
         self.pods.push(pod);
     }
 
@@ -71,10 +64,6 @@ impl NodeInfo {
             if let Some(position) = self.ports.iter().position(|used| used == port) {
                 self.ports.swap_remove(position);
             }
-        }
-        if let Some(affinity) = &pod.pod_affinity {
-            self.with_affinity -= 1;
-            self.with_required_anti_affinity -= usize::from(!affinity.anti_required.is_empty());
         }
         Some(pod)
     }

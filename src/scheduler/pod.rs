@@ -119,6 +119,8 @@ pub struct PodAffinity {
 /// Pods somewhere in a topology.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
+    /// The same for terms that say the same.
+    pub id: Arc<str>,
     pub namespaces: Vec<String>,
     /// Further namespaces by their labels.
     pub namespace_selector: Option<LabelSelector>,
@@ -492,10 +494,15 @@ impl RawTerm {
         if namespaces.is_empty() && by_labels.is_none() {
             namespaces.push(own_namespace.into());
         }
+        let pods = selector(&self.label_selector);
+        let by = by_labels
+            .as_ref()
+            .map_or(String::new(), |labels| format!("+{labels}"));
         Term {
+            id: format!("{}{by}/{pods}/{}", namespaces.join(","), self.topology_key).into(),
             namespaces,
             namespace_selector: by_labels,
-            selector: selector(&self.label_selector),
+            selector: pods,
             topology_key: self.topology_key.clone(),
         }
     }

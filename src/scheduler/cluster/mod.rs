@@ -5,6 +5,8 @@
 
 mod counts;
 mod nominations;
+mod terms;
+mod topology;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -14,8 +16,14 @@ use std::{
 use apimachinery::selector::LabelSelector;
 use parking_lot::Mutex;
 
-use counts::Counts;
+use counts::{Counted, Counts};
 use nominations::Nominations;
+use terms::Terms;
+use topology::Columns;
+
+pub use counts::Tally;
+pub use terms::TermKind;
+pub use topology::Column;
 
 use crate::{
     budget::PodDisruptionBudget,
@@ -34,18 +42,15 @@ pub struct Cluster {
     order: Vec<usize>,
     pods: HashMap<Arc<str>, Placed>,
     by_namespace: HashMap<String, HashSet<Arc<str>>>,
-    counts: Mutex<Counts>,
+    indexes: Mutex<Indexes>,
     /// On how many nodes each image is.
     image_nodes: HashMap<String, usize>,
     namespaces: HashMap<String, BTreeMap<String, String>>,
     /// Selectors of services by namespace and name, and of workloads by kind as well.
     services: HashMap<String, HashMap<String, BTreeMap<String, String>>>,
     workloads: HashMap<(&'static str, String), LabelSelector>,
-    /// Nodes whose pods have any affinity, and any required anti-affinity.
     /// How many pods use a claim, `namespace/name`.
     claim_users: HashMap<String, i64>,
-    with_affinity: BTreeSet<usize>,
-    with_required_anti_affinity: BTreeSet<usize>,
     kinds: NodeKinds,
     nominations: Nominations,
     /// By `namespace/name`.
@@ -81,6 +86,38 @@ impl NodeKinds {
         add(&mut self.unschedulable, node.is_unschedulable);
         add(&mut self.tainted, has(false));
         add(&mut self.disliked, has(true));
+    }
+}
+
+/// What is counted for the questions that were asked.
+#[derive(Default)]
+struct Indexes {
+    counts: Counts,
+    terms: Terms,
+    columns: Columns,
+}
+
+impl Indexes {
+    fn pod(&mut self, pod: &Pod, node: usize, by: i64) {
+        self.counts.pod(pod, node, by, &self.columns);
+        self.terms.pod(pod, node, by, &self.columns);
+    }
+
+    /// The labels of a node become others; `has_pods` tells whether pods are counted by them.
+    fn relabel(&mut self, node: usize, old: Option<&Node>, new: Option<&Node>, has_pods: bool) {
+        if old.map(|node| &node.labels) == new.map(|node| &node.labels) {
+            return;
+        }
+        if old.is_some() {
+            self.columns.take(node);
+        }
+        if let Some(new) = new {
+            self.columns.put(node, &new.labels);
+        }
+        if has_pods {
+            self.counts.forget_tallies();
+            self.terms.forget_tallies();
+        }
     }
 }
 
@@ -148,23 +185,6 @@ impl Cluster {
         self.kinds.disliked
     }
 
-    /// The nodes with pods that have any affinity to pods.
-    pub fn with_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
-        self.known(&self.with_affinity)
-    }
-
-    /// The nodes with pods whose anti-affinity is required.
-    pub fn with_required_anti_affinity(&self) -> impl Iterator<Item = &NodeInfo> {
-        self.known(&self.with_required_anti_affinity)
-    }
-
-    fn known<'a>(&'a self, indexes: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a NodeInfo> {
-        indexes
-            .iter()
-            .map(|index| &self.nodes[*index])
-            .filter(|info| info.node.is_some())
-    }
-
     /// Expects a waiting pod on a node: it counts there for pods of no higher priority.
     pub fn nominate(&mut self, pod: Arc<Pod>, node: &str) {
         self.nominations.set(pod, node);
@@ -196,6 +216,9 @@ impl Cluster {
             *self.image_nodes.entry(image.clone()).or_default() += 1;
         }
         let old = self.nodes[index].node.replace(node.clone());
+        let info = &self.nodes[index];
+        let indexes = self.indexes.get_mut();
+        indexes.relabel(index, old.as_deref(), Some(&node), !info.pods.is_empty());
         self.kinds.count(&node, 1);
         if let Some(old) = &old {
             self.kinds.count(old, -1);
@@ -214,6 +237,10 @@ impl Cluster {
         if let Some(old) = self.nodes[index].node.take() {
             self.kinds.count(&old, -1);
             self.forget_images(&old);
+            let has_pods = !self.nodes[index].pods.is_empty();
+            self.indexes
+                .get_mut()
+                .relabel(index, Some(&old), None, has_pods);
         }
         self.order.clear();
         self.drop_if_unused(index);
@@ -249,7 +276,6 @@ impl Cluster {
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<Pod>> {
         let placed = self.pods.remove(uid)?;
         self.nodes[placed.node].remove(uid);
-        self.note_affinity(placed.node);
         self.drop_if_unused(placed.node);
         if let Some(uids) = self.by_namespace.get_mut(&placed.pod.namespace) {
             uids.remove(uid);
@@ -257,7 +283,7 @@ impl Cluster {
                 self.by_namespace.remove(&placed.pod.namespace);
             }
         }
-        self.counts.lock().pod(&placed.pod, placed.node, -1);
+        self.indexes.get_mut().pod(&placed.pod, placed.node, -1);
         self.count_claims(&placed.pod, -1);
         Some(placed.pod)
     }
@@ -278,26 +304,12 @@ impl Cluster {
         self.claim_users.get(claim).copied().unwrap_or(0)
     }
 
-    fn note_affinity(&mut self, index: usize) {
-        let note = |set: &mut BTreeSet<usize>, has: bool| match has {
-            true => set.insert(index),
-            false => set.remove(&index),
-        };
-        let info = &self.nodes[index];
-        note(&mut self.with_affinity, info.with_affinity > 0);
-        note(
-            &mut self.with_required_anti_affinity,
-            info.with_required_anti_affinity > 0,
-        );
-    }
-
     fn place(&mut self, pod: Arc<Pod>, node: usize, is_assumed: bool) {
         self.nominations.remove(&pod.uid);
         self.nodes[node].add(pod.clone());
-        self.note_affinity(node);
         let uids = self.by_namespace.entry(pod.namespace.clone()).or_default();
         uids.insert(pod.uid.clone());
-        self.counts.lock().pod(&pod, node, 1);
+        self.indexes.get_mut().pod(&pod, node, 1);
         self.count_claims(&pod, 1);
         let placed = Placed {
             pod: pod.clone(),
@@ -446,23 +458,72 @@ impl Cluster {
         selector: &LabelSelector,
         all: bool,
     ) -> Arc<HashMap<usize, i64>> {
-        let mut counts = self.counts.lock();
+        let mut indexes = self.indexes.lock();
+        self.counted(&mut indexes.counts, namespace, selector, all)
+            .nodes
+            .clone()
+    }
+
+    /// The same by the values of a topology.
+    pub fn tally(
+        &self,
+        namespace: &str,
+        selector: &LabelSelector,
+        all: bool,
+        column: &Column,
+        key: &str,
+    ) -> Arc<Tally> {
+        let mut indexes = self.indexes.lock();
+        self.counted(&mut indexes.counts, namespace, selector, all)
+            .tally(key, column)
+    }
+
+    fn counted<'a>(
+        &self,
+        counts: &'a mut Counts,
+        namespace: &str,
+        selector: &LabelSelector,
+        all: bool,
+    ) -> &'a mut Counted {
         let key = (selector.to_string(), all);
-        if let Some(nodes) = counts.find(namespace, &key) {
-            return nodes;
-        }
-        let mut nodes = HashMap::new();
-        for uid in self.by_namespace.get(namespace).into_iter().flatten() {
-            if let Some(placed) = self.pods.get(uid)
-                && (all || !placed.pod.is_deleting)
-                && selector.matches(&placed.pod.labels)
-            {
-                *nodes.entry(placed.node).or_default() += 1;
+        if !counts.is_tracked(namespace, &key) {
+            let mut nodes = HashMap::new();
+            for uid in self.by_namespace.get(namespace).into_iter().flatten() {
+                if let Some(placed) = self.pods.get(uid)
+                    && (all || !placed.pod.is_deleting)
+                    && selector.matches(&placed.pod.labels)
+                {
+                    *nodes.entry(placed.node).or_default() += 1;
+                }
             }
+            counts.track(namespace, key.clone(), selector.clone(), Counted::of(nodes));
         }
-        let nodes = Arc::new(nodes);
-        counts.track(namespace, key, selector.clone(), nodes.clone());
-        nodes
+        counts.find(namespace, key)
+    }
+
+    /// The values of a label over all nodes.
+    pub fn column(&self, key: &str) -> Arc<Column> {
+        self.column_in(&mut self.indexes.lock().columns, key)
+    }
+
+    fn column_in(&self, columns: &mut Columns, key: &str) -> Arc<Column> {
+        if let Some(column) = columns.find(key) {
+            return column;
+        }
+        let known = self
+            .nodes
+            .iter()
+            .filter_map(|info| Some((info.index, &info.node.as_ref()?.labels)));
+        columns.add(key, known)
+    }
+
+    /// The terms of running pods that `wanted` wants, with the places of the pods that have them.
+    pub fn terms(
+        &self,
+        wanted: impl Fn(TermKind, &Term) -> bool,
+    ) -> Vec<(TermKind, Arc<Column>, Arc<Tally>)> {
+        let Indexes { terms, columns, .. } = &mut *self.indexes.lock();
+        terms.find(wanted, |key| self.column_in(columns, key))
     }
 }
 

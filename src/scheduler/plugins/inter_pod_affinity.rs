@@ -1,11 +1,11 @@
 //! InterPodAffinity: pods that want to be near, or far from, others.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{collections::BTreeSet, sync::Arc};
 
 use apimachinery::selector::LabelSelector;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Column, Tally, TermKind},
     framework::{
         Ask, Change, Event, Filter, MAX_SCORE, NodeFilter, NodeScore, Plugin, Rejection, Trial,
     },
@@ -15,68 +15,72 @@ use crate::{
 
 pub struct InterPodAffinity;
 
-/// Numbers by label key and value of nodes.
-#[derive(Default)]
-struct Domains<'a>(HashMap<(&'a str, &'a str), i64>);
+/// Pods by the values of one topology; several selectors' may add up.
+struct Places {
+    column: Arc<Column>,
+    tallies: Vec<(i64, Arc<Tally>)>,
+}
 
-impl<'a> Domains<'a> {
-    fn add(&mut self, info: &'a NodeInfo, key: &'a str, by: i64) {
-        if let Some(value) = info.label(key) {
-            *self.0.entry((key, value)).or_default() += by;
+impl Places {
+    /// The sum of what is at the node, each with its weight.
+    #[inline]
+    fn at(&self, info: &NodeInfo) -> i64 {
+        let Some(value) = self.column.at(info.index) else {
+            return 0;
+        };
+        let here = self
+            .tallies
+            .iter()
+            .map(|(weight, tally)| weight * tally.get(value).copied().unwrap_or(0));
+        here.sum()
+    }
+
+    fn is_labelled(&self, info: &NodeInfo) -> bool {
+        self.column.at(info.index).is_some()
+    }
+
+    /// Whether there is no pod anywhere the topology reaches.
+    fn total(&self) -> i64 {
+        self.tallies
+            .iter()
+            .map(|(_, tally)| tally.iter().sum::<i64>())
+            .sum()
+    }
+
+    /// Where the pods of these namespaces are that a selector selects.
+    fn of<'n>(
+        cluster: &Cluster,
+        namespaces: impl IntoIterator<Item = &'n str>,
+        selector: &LabelSelector,
+        key: &str,
+        weight: i64,
+    ) -> Self {
+        let column = cluster.column(key);
+        let tally = |namespace: &str| {
+            (
+                weight,
+                cluster.tally(namespace, selector, true, &column, key),
+            )
+        };
+        Places {
+            tallies: namespaces.into_iter().map(tally).collect(),
+            column,
         }
     }
 
-    fn at(&self, info: &NodeInfo, key: &str) -> i64 {
-        let value = info.label(key);
-        value
-            .and_then(|value| self.0.get(&(key, value)))
-            .copied()
-            .unwrap_or(0)
-    }
-
-    /// The sum over the node's labels with these keys.
-    fn sum(&self, info: &NodeInfo, keys: &[&str]) -> i64 {
-        keys.iter().map(|key| self.at(info, key)).sum()
-    }
-
-    fn keys(&self) -> Vec<&'a str> {
-        let keys: BTreeSet<&str> = self.0.keys().map(|(key, _)| *key).collect();
-        keys.into_iter().collect()
-    }
-}
-
-/// Adds `weight` for each pod a term is about, wherever it runs.
-fn count<'a>(domains: &mut Domains<'a>, cluster: &'a Cluster, term: &'a Term, weight: i64) {
-    for namespace in cluster.namespaces_of(term) {
-        add_matching(
-            domains,
+    fn of_term(cluster: &Cluster, term: &Term, weight: i64) -> Self {
+        Places::of(
             cluster,
-            namespace,
+            cluster.namespaces_of(term),
             &term.selector,
-            &[&term.topology_key],
+            &term.topology_key,
             weight,
-        );
+        )
     }
 }
 
-fn add_matching<'a>(
-    domains: &mut Domains<'a>,
-    cluster: &'a Cluster,
-    namespace: &str,
-    selector: &LabelSelector,
-    keys: &[&'a str],
-    weight: i64,
-) {
-    for (index, pods) in cluster.matching(namespace, selector, true).iter() {
-        for key in keys {
-            domains.add(cluster.node(*index), key, pods * weight);
-        }
-    }
-}
-
-/// Where the pods are that match all of the terms.
-fn count_all<'a>(cluster: &'a Cluster, terms: &'a [Term]) -> Domains<'a> {
-    let mut domains = Domains::default();
+/// Where the pods are that match all of the terms, by each term's topology.
+fn wanted(cluster: &Cluster, terms: &[Term]) -> Vec<Places> {
     let namespaces = terms
         .iter()
         .map(|term| cluster.namespaces_of(term))
@@ -90,20 +94,20 @@ fn count_all<'a>(cluster: &'a Cluster, terms: &'a [Term]) -> Domains<'a> {
     let nothing = terms
         .iter()
         .any(|term| term.selector == LabelSelector::nothing());
-    let Ok(selector) = LabelSelector::parse(&texts.join(",")) else {
-        return domains;
+    let selector = match LabelSelector::parse(&texts.join(",")) {
+        Ok(selector) if !nothing => selector,
+        _ => LabelSelector::nothing(),
     };
-    if nothing {
-        return domains;
-    }
-    let keys: Vec<&str> = terms
-        .iter()
-        .map(|term| term.topology_key.as_str())
-        .collect();
-    for namespace in namespaces {
-        add_matching(&mut domains, cluster, namespace, &selector, &keys, 1);
-    }
-    domains
+    let places = |term: &Term| {
+        Places::of(
+            cluster,
+            namespaces.iter().copied(),
+            &selector,
+            &term.topology_key,
+            1,
+        )
+    };
+    terms.iter().map(places).collect()
 }
 
 struct Checks<'a> {
@@ -111,13 +115,13 @@ struct Checks<'a> {
     cluster: &'a Cluster,
     own: Option<&'a PodAffinity>,
     /// Pods that match all required terms, and those that match each anti-affinity term.
-    wanted: Domains<'a>,
-    shunned: Vec<Domains<'a>>,
-    /// Pods whose required anti-affinity is about the new one, and the keys they are counted by.
-    shunning: Domains<'a>,
-    shunning_keys: Vec<&'a str>,
-    /// The pod matches its own required terms, so it may be the first.
+    wanted: Vec<Places>,
+    shunned: Vec<Places>,
+    /// Pods whose required anti-affinity is about the new one.
+    shunning: Vec<Places>,
+    /// The pod matches its own required terms and no other does, so it may be the first.
     may_be_first: bool,
+    wanted_totals: Vec<i64>,
 }
 
 /// What the pods of a trial change in the counts at its node.
@@ -130,44 +134,42 @@ struct Changes {
 
 impl Checks<'_> {
     fn verdict(&self, info: &NodeInfo, changes: Option<&Changes>, why: &mut Vec<Rejection>) {
-        let wanted_by = changes.map_or(0, |changes| changes.wanted);
-        if let Some(own) = self.own {
-            let labelled = own
-                .required
-                .iter()
-                .all(|term| info.label(&term.topology_key).is_some());
-            let found = own
-                .required
-                .iter()
-                .all(|term| self.wanted.at(info, &term.topology_key) + wanted_by > 0);
-            let keys = i64::try_from(own.required.len()).unwrap_or(i64::MAX);
+        if !self.wanted.is_empty() {
+            let more = changes.map_or(0, |changes| changes.wanted);
+            let labelled = self.wanted.iter().all(|places| places.is_labelled(info));
+            let found = labelled && self.wanted.iter().all(|places| places.at(info) + more > 0);
+            let of_trial = if labelled { more } else { 0 };
             let first =
-                self.may_be_first && self.wanted.0.values().sum::<i64>() + wanted_by * keys <= 0;
+                self.may_be_first && self.wanted_totals.iter().all(|total| total + of_trial <= 0);
             if !labelled || (!found && !first) {
                 why.push(Rejection::unresolvable(
                     "node(s) didn't match pod affinity rules",
                 ));
                 return;
             }
-            let shunned = own.anti_required.iter().zip(&self.shunned).enumerate().any(
-                |(index, (term, domains))| {
-                    let by = changes
-                        .and_then(|changes| changes.shunned.get(index))
-                        .copied()
-                        .unwrap_or(0);
-                    info.label(&term.topology_key).is_some()
-                        && domains.at(info, &term.topology_key) + by > 0
-                },
-            );
-            if shunned {
-                why.push(Rejection::resolvable(
-                    "node(s) didn't match pod anti-affinity rules",
-                ));
-                return;
-            }
         }
-        let by = changes.map_or(0, |changes| changes.shunning);
-        if self.shunning.sum(info, &self.shunning_keys) + by > 0 {
+        let shunned = self.shunned.iter().enumerate().any(|(index, places)| {
+            let more = changes
+                .and_then(|changes| changes.shunned.get(index))
+                .copied()
+                .unwrap_or(0);
+            places.is_labelled(info) && places.at(info) + more > 0
+        });
+        if shunned {
+            why.push(Rejection::resolvable(
+                "node(s) didn't match pod anti-affinity rules",
+            ));
+            return;
+        }
+        let more = changes.map_or(0, |changes| changes.shunning);
+        if self
+            .shunning
+            .iter()
+            .map(|places| places.at(info))
+            .sum::<i64>()
+            + more
+            > 0
+        {
             let reason = "node(s) didn't satisfy existing pods anti-affinity rules";
             why.push(Rejection::resolvable(reason));
         }
@@ -194,11 +196,11 @@ impl Checks<'_> {
                     }
                 }
             }
-            for term in other
+            let theirs = other
                 .pod_affinity
                 .iter()
-                .flat_map(|theirs| &theirs.anti_required)
-            {
+                .flat_map(|theirs| &theirs.anti_required);
+            for term in theirs {
                 if trial.node.label(&term.topology_key).is_some()
                     && self.cluster.term_matches(term, self.pod)
                 {
@@ -220,30 +222,11 @@ impl NodeFilter for Checks<'_> {
     }
 }
 
-fn shunning<'a>(pod: &Pod, cluster: &'a Cluster) -> Domains<'a> {
-    let mut domains = Domains::default();
-    for info in cluster.with_required_anti_affinity() {
-        let affinities = info
-            .pods
-            .iter()
-            .filter_map(|other| other.pod_affinity.as_ref());
-        for term in affinities.flat_map(|affinity| &affinity.anti_required) {
-            if cluster.term_matches(term, pod) {
-                domains.add(info, &term.topology_key, 1);
-            }
-        }
-    }
-    domains
-}
+struct Score(Vec<Places>);
 
-struct Score<'a> {
-    domains: Domains<'a>,
-    keys: Vec<&'a str>,
-}
-
-impl NodeScore for Score<'_> {
+impl NodeScore for Score {
     fn score(&self, info: &NodeInfo) -> i64 {
-        self.domains.sum(info, &self.keys)
+        self.0.iter().map(|places| places.at(info)).sum()
     }
 
     fn normalize(&self, _: &[&NodeInfo], scores: &mut [i64]) {
@@ -272,83 +255,76 @@ impl Plugin for InterPodAffinity {
 
     fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
         let Ask { pod, cluster, .. } = ask;
-        let shunning = shunning(pod, cluster);
+        let about_us =
+            |kind, term: &Term| kind == TermKind::AntiRequired && cluster.term_matches(term, pod);
+        let shunning = cluster.terms(about_us).into_iter();
+        let shunning: Vec<Places> = shunning
+            .map(|(_, column, tally)| Places {
+                column,
+                tallies: vec![(1, tally)],
+            })
+            .collect();
         let own = pod.pod_affinity.as_deref();
         let own = own.filter(|own| !own.required.is_empty() || !own.anti_required.is_empty());
         // Those nominated may shun it, too.
-        if own.is_none() && shunning.0.is_empty() && !cluster.has_nominations() {
+        if own.is_none() && shunning.is_empty() && !cluster.has_nominations() {
             return Filter::Skip;
         }
         let mut checks = Checks {
             pod,
             cluster,
             own,
-            wanted: Domains::default(),
+            wanted: Vec::new(),
             shunned: Vec::new(),
-            shunning_keys: shunning.keys(),
             shunning,
             may_be_first: false,
+            wanted_totals: Vec::new(),
         };
         if let Some(own) = own {
             checks.may_be_first = own
                 .required
                 .iter()
                 .all(|term| cluster.term_matches(term, pod));
-            checks.wanted = count_all(cluster, &own.required);
-            for term in &own.anti_required {
-                let mut domains = Domains::default();
-                count(&mut domains, cluster, term, 1);
-                checks.shunned.push(domains);
-            }
+            checks.wanted = wanted(cluster, &own.required);
+            checks.wanted_totals = checks.wanted.iter().map(Places::total).collect();
+            let shunned = own.anti_required.iter();
+            checks.shunned = shunned
+                .map(|term| Places::of_term(cluster, term, 1))
+                .collect();
         }
         Filter::check(checks)
     }
 
     fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
         let Ask { pod, cluster, args } = ask;
-        let mut domains = Domains::default();
-        let mut has_preferences = false;
+        let mut places = Vec::new();
         if let Some(own) = pod.pod_affinity.as_deref() {
-            has_preferences = !own.preferred.is_empty() || !own.anti_preferred.is_empty();
-            for (weight, term) in &own.preferred {
-                count(&mut domains, cluster, term, *weight);
-            }
-            for (weight, term) in &own.anti_preferred {
-                count(&mut domains, cluster, term, -weight);
-            }
+            let liked = own.preferred.iter().map(|(weight, term)| (*weight, term));
+            let disliked = own
+                .anti_preferred
+                .iter()
+                .map(|(weight, term)| (-weight, term));
+            let own = liked.chain(disliked);
+            places.extend(own.map(|(weight, term)| Places::of_term(cluster, term, weight)));
         }
-        if has_preferences || !args.ignore_preferred_terms_of_existing_pods {
-            for info in cluster.with_affinity() {
-                let affinities = info
-                    .pods
-                    .iter()
-                    .filter_map(|other| other.pod_affinity.as_ref());
-                for theirs in affinities {
-                    let hard = args.hard_pod_affinity_weight;
-                    let required = theirs.required.iter().map(|term| (hard, term));
-                    let preferred = theirs
-                        .preferred
-                        .iter()
-                        .map(|(weight, term)| (*weight, term));
-                    let anti = theirs
-                        .anti_preferred
-                        .iter()
-                        .map(|(weight, term)| (-weight, term));
-                    for (weight, term) in required.chain(preferred).chain(anti) {
-                        if weight != 0 && cluster.term_matches(term, pod) {
-                            domains.add(info, &term.topology_key, weight);
-                        }
-                    }
-                }
-            }
+        if !places.is_empty() || !args.ignore_preferred_terms_of_existing_pods {
+            let weight = |kind| match kind {
+                TermKind::Required => args.hard_pod_affinity_weight,
+                TermKind::AntiRequired => 0,
+                TermKind::Preferred(weight) => weight,
+                TermKind::AntiPreferred(weight) => -weight,
+            };
+            let theirs =
+                cluster.terms(|kind, term| weight(kind) != 0 && cluster.term_matches(term, pod));
+            places.extend(theirs.into_iter().map(|(kind, column, tally)| Places {
+                column,
+                tallies: vec![(weight(kind), tally)],
+            }));
         }
-        if domains.0.is_empty() {
+        if places.is_empty() {
             return None;
         }
-        Some(Box::new(Score {
-            keys: domains.keys(),
-            domains,
-        }))
+        Some(Box::new(Score(places)))
     }
 
     fn events(&self) -> &'static [Event] {

@@ -3,16 +3,13 @@
 //! A pod without constraints of its own is spread softly over hosts and zones together with the pods of its service
 //! or workload, as upstream's system defaults say.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use api::view::untolerated;
 
 use crate::{
     args::{SpreadDefaults, system_spread},
-    cluster::Cluster,
+    cluster::{Cluster, Column, Tally},
     framework::{
         Ask, Change, Event, Filter, MAX_SCORE, NodeFilter, NodeScore, Plugin, Rejection, Trial,
     },
@@ -32,13 +29,27 @@ fn takes_part(constraint: &SpreadConstraint, pod: &Pod, info: &NodeInfo) -> bool
             || untolerated(&node.taints, &pod.tolerations, &["NoSchedule", "NoExecute"]).is_none())
 }
 
-/// A hard constraint with the pods counted in each of its domains.
+/// Whether every node takes part in a constraint, so that nobody need look.
+fn all_take_part(constraint: &SpreadConstraint, pod: &Pod, cluster: &Cluster) -> bool {
+    let is_free = pod.node_selector.is_empty()
+        && pod
+            .node_affinity
+            .as_ref()
+            .is_none_or(|one| one.required.is_none());
+    (is_free || !constraint.honors_affinity)
+        && (!constraint.honors_taints || cluster.tainted_nodes() == 0)
+}
+
+/// A hard constraint with the pods counted in each of its domains, which are the values of the topology.
 struct Hard<'a> {
     constraint: Cow<'a, SpreadConstraint>,
     pod: &'a Pod,
-    domains: HashMap<&'a str, i64>,
+    column: Arc<Column>,
+    pods: Arc<Tally>,
+    /// Which values are domains.
+    is_domain: Vec<bool>,
     /// The emptiest domain with its pods, and the pods of the next (criticalPaths).
-    emptiest: Option<(&'a str, i64)>,
+    emptiest: Option<(usize, i64)>,
     next: Option<i64>,
     /// There are fewer domains than wanted: the emptiest counts as having none.
     too_few: bool,
@@ -52,43 +63,77 @@ impl<'a> Hard<'a> {
         pod: &'a Pod,
         cluster: &'a Cluster,
     ) -> Self {
-        let counts = cluster.matching(&pod.namespace, &constraint.selector, false);
-        let mut domains: HashMap<&'a str, i64> = HashMap::new();
-        for info in cluster.nodes() {
-            let Some(domain) = info.label(&constraint.topology_key) else {
-                continue;
-            };
-            let is_labelled = keys.len() < 2 || keys.iter().all(|key| info.label(key).is_some());
-            if is_labelled && takes_part(&constraint, pod, info) {
-                *domains.entry(domain).or_default() +=
-                    counts.get(&info.index).copied().unwrap_or(0);
+        let column = cluster.column(&constraint.topology_key);
+        let columns: Vec<Arc<Column>> = keys.iter().map(|key| cluster.column(key)).collect();
+        let (namespace, selector) = (&pod.namespace, &constraint.selector);
+        let is_plain = all_take_part(&constraint, pod, cluster)
+            && (keys.len() < 2 || columns.iter().all(|column| column.is_complete()));
+        let (pods, is_domain) = if is_plain {
+            let pods = cluster.tally(
+                namespace,
+                selector,
+                false,
+                &column,
+                &constraint.topology_key,
+            );
+            (
+                pods,
+                (0..column.len())
+                    .map(|value| column.is_in_use(value))
+                    .collect(),
+            )
+        } else {
+            let counts = cluster.matching(namespace, selector, false);
+            let (mut pods, mut is_domain) = (vec![0; column.len()], vec![false; column.len()]);
+            for info in cluster.nodes() {
+                let is_labelled = columns.iter().all(|column| column.at(info.index).is_some());
+                if let Some(domain) = column.at(info.index).filter(|_| is_labelled)
+                    && takes_part(&constraint, pod, info)
+                {
+                    is_domain[domain] = true;
+                    pods[domain] += counts.get(&info.index).copied().unwrap_or(0);
+                }
             }
-        }
-        let (mut emptiest, mut next) = (None, None);
-        for (domain, pods) in &domains {
+            (Arc::new(pods), is_domain)
+        };
+        let mut hard = Hard {
+            own: i64::from(constraint.selector.matches(&pod.labels)),
+            too_few: is_domain.iter().filter(|is| **is).count() < constraint.min_domains,
+            constraint,
+            pod,
+            column,
+            pods,
+            is_domain,
+            emptiest: None,
+            next: None,
+        };
+        hard.find_emptiest();
+        hard
+    }
+
+    fn find_emptiest(&mut self) {
+        let (mut emptiest, mut next): (Option<(usize, i64)>, Option<i64>) = (None, None);
+        for domain in (0..self.is_domain.len()).filter(|domain| self.is_domain[*domain]) {
+            let pods = self.pods_in(domain);
             match emptiest {
-                Some((_, least)) if least <= *pods => {
-                    next = Some(next.map_or(*pods, |next: i64| next.min(*pods)))
+                Some((_, least)) if least <= pods => {
+                    next = Some(next.map_or(pods, |next| next.min(pods)))
                 }
                 _ => {
                     next = emptiest.map(|(_, least)| least).or(next);
-                    emptiest = Some((*domain, *pods));
+                    emptiest = Some((domain, pods));
                 }
             }
         }
-        Hard {
-            too_few: domains.len() < constraint.min_domains,
-            own: i64::from(constraint.selector.matches(&pod.labels)),
-            constraint,
-            pod,
-            domains,
-            emptiest,
-            next,
-        }
+        (self.emptiest, self.next) = (emptiest, next);
+    }
+
+    fn pods_in(&self, domain: usize) -> i64 {
+        self.pods.get(domain).copied().unwrap_or(0)
     }
 
     /// The pods of the emptiest domain, if `domain` has so many instead.
-    fn least(&self, domain: &str, pods: i64) -> i64 {
+    fn least(&self, domain: usize, pods: i64) -> i64 {
         if self.too_few {
             return 0;
         }
@@ -97,16 +142,17 @@ impl<'a> Hard<'a> {
             Some((_, least)) => Some(least),
             None => None,
         };
+        let is_domain = self.is_domain.get(domain).copied().unwrap_or(false);
         match others {
-            Some(others) if self.domains.contains_key(domain) => others.min(pods),
+            Some(others) if is_domain => others.min(pods),
             Some(others) => others,
-            None if self.domains.contains_key(domain) => pods,
+            None if is_domain => pods,
             None => 0,
         }
     }
 
     fn verdict(&self, info: &NodeInfo, more: i64) -> Option<Rejection> {
-        let Some(domain) = info.label(&self.constraint.topology_key) else {
+        let Some(domain) = self.column.at(info.index) else {
             let reason =
                 "node(s) didn't match pod topology spread constraints (missing required label)";
             return Some(Rejection::unresolvable(reason));
@@ -116,7 +162,8 @@ impl<'a> Hard<'a> {
         } else {
             0
         };
-        let here = self.domains.get(domain).copied().unwrap_or(0) + more;
+        let is_domain = self.is_domain.get(domain).copied().unwrap_or(false);
+        let here = if is_domain { self.pods_in(domain) } else { 0 } + more;
         if here + self.own - self.least(domain, here) > self.constraint.max_skew {
             return Some(Rejection::resolvable(
                 "node(s) didn't match pod topology spread constraints",
@@ -156,92 +203,113 @@ impl NodeFilter for AllHard<'_> {
 }
 
 /// Soft constraints with what each domain, or each host, already has.
-struct Soft<'a> {
-    constraints: Vec<SoftConstraint<'a>>,
-    /// Nodes that lack a label of the pod's own constraints.
-    ignored: HashSet<usize>,
+struct Soft {
+    constraints: Vec<SoftConstraint>,
+    /// Nodes that lack a label of the pod's own constraints do not take part.
+    needs_all_labels: bool,
 }
 
-struct SoftConstraint<'a> {
-    key: String,
+struct SoftConstraint {
     max_skew: i64,
     weight: f64,
-    by_host: bool,
-    hosts: std::sync::Arc<HashMap<usize, i64>>,
-    domains: HashMap<&'a str, i64>,
+    column: Arc<Column>,
+    pods: SoftPods,
 }
 
-impl<'a> Soft<'a> {
+enum SoftPods {
+    /// Hosts are their own domains, even where several have the same name.
+    ByHost(Arc<HashMap<usize, i64>>),
+    ByDomain(Arc<Tally>),
+}
+
+impl Soft {
     fn new(
         constraints: &[SpreadConstraint],
         needs_all_labels: bool,
         pod: &Pod,
-        cluster: &'a Cluster,
-        nodes: &[&'a NodeInfo],
+        cluster: &Cluster,
+        nodes: &[&NodeInfo],
     ) -> Self {
-        let has_all = |info: &NodeInfo| {
-            constraints
-                .iter()
-                .all(|one| info.label(&one.topology_key).is_some())
-        };
-        let left_out = nodes
+        let columns: Vec<Arc<Column>> = constraints
             .iter()
-            .filter(|info| needs_all_labels && !has_all(info));
-        let ignored: HashSet<usize> = left_out.map(|info| info.index).collect();
-        let count = |constraint: &SpreadConstraint| {
-            let hosts = cluster.matching(&pod.namespace, &constraint.selector, false);
-            let by_host = constraint.topology_key == HOSTNAME;
-            let mut domains = HashMap::new();
-            let mut size = nodes.len() - ignored.len();
-            if !by_host {
-                let part = nodes.iter().filter(|info| !ignored.contains(&info.index));
-                domains.extend(
-                    part.filter_map(|info| info.label(&constraint.topology_key))
-                        .map(|domain| (domain, 0)),
-                );
-                size = domains.len();
-                // Only nodes that have such pods add anything.
-                for (index, pods) in hosts.iter() {
-                    let info = cluster.node(*index);
-                    let counts =
-                        (!needs_all_labels || has_all(info)) && takes_part(constraint, pod, info);
-                    if let Some(domain) = info.label(&constraint.topology_key).filter(|_| counts)
-                        && let Some(sum) = domains.get_mut(domain)
-                    {
-                        *sum += pods;
+            .map(|one| cluster.column(&one.topology_key))
+            .collect();
+        let takes_part_in_all = |info: &NodeInfo| {
+            !needs_all_labels || columns.iter().all(|column| column.at(info.index).is_some())
+        };
+        let part: Vec<&NodeInfo> = nodes
+            .iter()
+            .copied()
+            .filter(|info| takes_part_in_all(info))
+            .collect();
+        let count = |(constraint, column): (&SpreadConstraint, &Arc<Column>)| {
+            let (namespace, selector) = (&pod.namespace, &constraint.selector);
+            let (size, pods) = if constraint.topology_key == HOSTNAME {
+                (
+                    part.len(),
+                    SoftPods::ByHost(cluster.matching(namespace, selector, false)),
+                )
+            } else {
+                let mut is_domain = vec![false; column.len()];
+                part.iter()
+                    .filter_map(|info| column.at(info.index))
+                    .for_each(|domain| is_domain[domain] = true);
+                let size = is_domain.iter().filter(|is| **is).count();
+                let is_plain = all_take_part(constraint, pod, cluster)
+                    && (!needs_all_labels || columns.iter().all(|column| column.is_complete()));
+                let tally = if is_plain {
+                    cluster.tally(namespace, selector, false, column, &constraint.topology_key)
+                } else {
+                    let mut tally = vec![0; column.len()];
+                    // Only nodes that have such pods add anything.
+                    for (index, pods) in cluster.matching(namespace, selector, false).iter() {
+                        let info = cluster.node(*index);
+                        if let Some(domain) = column.at(*index)
+                            && takes_part_in_all(info)
+                            && takes_part(constraint, pod, info)
+                        {
+                            tally[domain] += pods;
+                        }
                     }
-                }
-            }
+                    Arc::new(tally)
+                };
+                (size, SoftPods::ByDomain(tally))
+            };
             SoftConstraint {
-                key: constraint.topology_key.clone(),
                 max_skew: constraint.max_skew,
                 weight: (size as f64 + 2.0).ln(),
-                by_host,
-                hosts,
-                domains,
+                column: column.clone(),
+                pods,
             }
         };
         Soft {
-            constraints: constraints.iter().map(count).collect(),
-            ignored,
+            constraints: constraints.iter().zip(&columns).map(count).collect(),
+            needs_all_labels,
         }
+    }
+
+    fn is_ignored(&self, info: &NodeInfo) -> bool {
+        self.needs_all_labels
+            && self
+                .constraints
+                .iter()
+                .any(|one| one.column.at(info.index).is_none())
     }
 }
 
-impl NodeScore for Soft<'_> {
+impl NodeScore for Soft {
     fn score(&self, info: &NodeInfo) -> i64 {
-        if self.ignored.contains(&info.index) {
+        if self.is_ignored(info) {
             return 0;
         }
         let mut score = 0.0;
         for constraint in &self.constraints {
-            let Some(domain) = info.label(&constraint.key) else {
+            let Some(domain) = constraint.column.at(info.index) else {
                 continue;
             };
-            let pods = if constraint.by_host {
-                constraint.hosts.get(&info.index)
-            } else {
-                constraint.domains.get(domain)
+            let pods = match &constraint.pods {
+                SoftPods::ByHost(hosts) => hosts.get(&info.index),
+                SoftPods::ByDomain(tally) => tally.get(domain),
             };
             let pods = pods.copied().unwrap_or(0) as f64;
             score += pods * constraint.weight + (constraint.max_skew - 1) as f64;
@@ -251,17 +319,15 @@ impl NodeScore for Soft<'_> {
 
     /// Fewer pods become a higher score.
     fn normalize(&self, nodes: &[&NodeInfo], scores: &mut [i64]) {
-        let part = |(info, _): &(&&NodeInfo, &i64)| !self.ignored.contains(&info.index);
-        let counted: Vec<i64> = nodes
-            .iter()
-            .zip(scores.iter())
-            .filter(part)
-            .map(|(_, score)| *score)
-            .collect();
-        let min = counted.iter().copied().min().unwrap_or(0);
-        let max = counted.iter().copied().max().unwrap_or(0);
+        let (mut min, mut max) = (i64::MAX, 0);
+        for (info, score) in nodes.iter().zip(scores.iter()) {
+            if !self.is_ignored(info) {
+                min = min.min(*score);
+                max = max.max(*score);
+            }
+        }
         for (info, score) in nodes.iter().zip(scores) {
-            *score = if self.ignored.contains(&info.index) {
+            *score = if self.is_ignored(info) {
                 0
             } else if max == 0 {
                 MAX_SCORE
