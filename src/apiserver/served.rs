@@ -1,11 +1,21 @@
 //! Which of the known resources this server serves: the stable ones, and what `--runtime-config` turns on or off.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use api::Resource;
+use parking_lot::RwLock;
 
-/// The served resources, in the order of `api::RESOURCES`.
+/// The served resources: the built-in ones in the order of `api::RESOURCES`, and the custom ones there are now.
 pub struct Served {
+    fixed: Vec<&'static Resource>,
+    table: RwLock<Arc<Table>>,
+}
+
+/// The served resources at one time.
+struct Table {
+    /// Grows with each change of the custom ones.
+    generation: u64,
     resources: Vec<&'static Resource>,
     /// Positions in `resources` by version, plural and group.
     by_name: HashMap<(&'static str, &'static str, &'static str), usize>,
@@ -47,6 +57,85 @@ impl Served {
             .copied()
             .filter(|resource| is_on(resource, runtime_config))
             .collect();
+        let table = Table::new(0, resources.clone());
+        Self {
+            fixed: resources,
+            table: RwLock::new(Arc::new(table)),
+        }
+    }
+
+    /// Serves these custom resources from now on, beside the built-in ones.
+    pub fn set_custom(&self, custom: &[&'static Resource]) {
+        let mut table = self.table.write();
+        let mut resources = self.fixed.clone();
+        resources.extend(custom);
+        *table = Arc::new(Table::new(table.generation + 1, resources));
+    }
+
+    /// Moves whenever what is served changes.
+    pub fn generation(&self) -> u64 {
+        self.table.read().generation
+    }
+
+    /// Whether nothing but built-in resources is served at a path of a group.
+    pub fn is_fixed(&self, group: &str) -> bool {
+        self.fixed.iter().any(|resource| resource.group == group)
+    }
+
+    fn table(&self) -> Arc<Table> {
+        self.table.read().clone()
+    }
+
+    pub fn resources(&self) -> Vec<&'static Resource> {
+        self.table().resources.clone()
+    }
+
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+        let table = self.table.read();
+        table
+            .by_name
+            .get(&(plural, group, version))
+            .map(|at| table.resources[*at])
+    }
+
+    pub fn serves(&self, group: &str, version: &str) -> bool {
+        self.table.read().versions.contains(&(group, version))
+    }
+
+    /// Groups in discovery's order; the core group, `""`, comes first.
+    pub fn groups(&self) -> Vec<&'static str> {
+        let table = self.table();
+        let mut groups: Vec<_> = table.versions.iter().map(|(group, _)| *group).collect();
+        groups.dedup();
+        groups
+    }
+
+    /// A group's versions, the preferred one first.
+    pub fn versions(&self, group: &str) -> Vec<&'static str> {
+        self.table()
+            .versions
+            .iter()
+            .filter(|(of, _)| *of == group)
+            .map(|(_, version)| *version)
+            .collect()
+    }
+
+    /// The resources of a group version, sorted by plural.
+    pub fn of_version(&self, group: &str, version: &str) -> Vec<&'static Resource> {
+        let mut resources: Vec<_> = self
+            .table()
+            .resources
+            .iter()
+            .copied()
+            .filter(|resource| resource.group == group && resource.version == version)
+            .collect();
+        resources.sort_by_key(|resource| resource.plural);
+        resources
+    }
+}
+
+impl Table {
+    fn new(generation: u64, resources: Vec<&'static Resource>) -> Self {
         let by_name = resources
             .iter()
             .enumerate()
@@ -63,52 +152,11 @@ impl Served {
         });
         versions.dedup();
         Self {
+            generation,
             resources,
             by_name,
             versions,
         }
-    }
-
-    pub fn resources(&self) -> &[&'static Resource] {
-        &self.resources
-    }
-
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
-        self.by_name
-            .get(&(plural, group, version))
-            .map(|at| self.resources[*at])
-    }
-
-    pub fn serves(&self, group: &str, version: &str) -> bool {
-        self.versions.contains(&(group, version))
-    }
-
-    /// Groups in discovery's order; the core group, `""`, comes first.
-    pub fn groups(&self) -> Vec<&'static str> {
-        let mut groups: Vec<_> = self.versions.iter().map(|(group, _)| *group).collect();
-        groups.dedup();
-        groups
-    }
-
-    /// A group's versions, the preferred one first.
-    pub fn versions(&self, group: &str) -> Vec<&'static str> {
-        self.versions
-            .iter()
-            .filter(|(of, _)| *of == group)
-            .map(|(_, version)| *version)
-            .collect()
-    }
-
-    /// The resources of a group version, sorted by plural.
-    pub fn of_version(&self, group: &str, version: &str) -> Vec<&'static Resource> {
-        let mut resources: Vec<_> = self
-            .resources
-            .iter()
-            .copied()
-            .filter(|resource| resource.group == group && resource.version == version)
-            .collect();
-        resources.sort_by_key(|resource| resource.plural);
-        resources
     }
 }
 

@@ -44,6 +44,15 @@ impl Definitions {
         }
     }
 
+    /// Names the kind of a resource whose type is in no table (a custom one).
+    pub(crate) fn name_kind(&mut self, resource: &'static crate::Resource) {
+        let kind = (resource.group, resource.version, resource.kind);
+        let kinds = self.kinds.entry(&*resource.schema.name).or_default();
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
     }

@@ -57,6 +57,9 @@ pub fn v3(path: &str, served: &[&'static Resource]) -> Option<Value> {
         return None;
     }
     let mut definitions = Definitions::new(Dialect::V3);
+    for resource in &resources {
+        definitions.name_kind(resource);
+    }
     let paths = paths::of(&resources, &mut definitions);
     Some(json!({
         "openapi": "3.0.0",
@@ -74,6 +77,9 @@ pub fn v3(path: &str, served: &[&'static Resource]) -> Option<Value> {
 /// The OpenAPI v2 document of everything served.
 pub fn v2(served: &[&'static Resource]) -> Value {
     let mut definitions = Definitions::new(Dialect::V2);
+    for resource in served {
+        definitions.name_kind(resource);
+    }
     let mut paths = BTreeMap::new();
     for path in v3_paths(served) {
         let resources: Vec<_> = served

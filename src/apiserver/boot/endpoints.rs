@@ -169,9 +169,9 @@ async fn write(
     let key = kind.key("default", "kubernetes");
     let found = registry.read_raw(&key).await?;
     let (revision, value) = match &found {
-        None => (0, registry.system_object(kind, wanted, "kube-apiserver")),
+        None => (0, registry.system_object(&kind, wanted, "kube-apiserver")),
         Some(kv) => {
-            let mut object = registry.decode_raw(kind, kv)?;
+            let mut object = registry.decode_raw(&kind, kv)?;
             if object[field] == wanted[field] && object["ports"] == wanted["ports"] {
                 return Ok(());
             }

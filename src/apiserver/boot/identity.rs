@@ -45,10 +45,10 @@ async fn renew(registry: &Registry, holder: &str) -> Result<(), Status> {
     let (revision, value) = match registry.read_raw(&key).await? {
         None => {
             let object = lease(registry, &identity, holder);
-            (0, registry.system_object(kind, object, "kube-apiserver"))
+            (0, registry.system_object(&kind, object, "kube-apiserver"))
         }
         Some(kv) => {
-            let mut object = registry.decode_raw(kind, &kv)?;
+            let mut object = registry.decode_raw(&kind, &kv)?;
             object["spec"] = spec(&identity, holder);
             (kv.mod_revision, Bytes::from(encode_object(&object, true)))
         }

@@ -71,15 +71,18 @@ async fn boot(registry: Weak<Registry>) {
     // What follows keeps no one from being served.
     let lease = endpoints::hold(registry.clone());
     let identity = identity::hold(registry.clone());
+    let definitions = crate::crd::run(registry.clone());
     let repair = repair_allocations(registry);
-    tokio::join!(lease, identity, repair);
+    tokio::join!(lease, identity, definitions, repair);
 }
 
 async fn boot_once(registry: &Arc<Registry>) -> Result<(), Status> {
     registry.start_boot_caches();
     objects::make(registry).await?;
     service::make(registry).await?;
-    registry.boot_caches_filled().await
+    registry.boot_caches_filled().await?;
+    crate::crd::sync(registry).await?;
+    Ok(())
 }
 
 async fn bookmarks(registry: Weak<Registry>) {

@@ -59,7 +59,7 @@ pub async fn make(registry: &Arc<Registry>) -> Result<(), Status> {
             .compare
             .push(Compare::ModRevision(key.clone(), CompareOp::Equal, 0));
         companions.ops.push(Op::Put {
-            value: registry.system_object(kind, object, "kube-apiserver"),
+            value: registry.system_object(&kind, object, "kube-apiserver"),
             key,
             lease: 0,
         });

@@ -4,11 +4,12 @@
 mod aggregated;
 mod legacy;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::body::Body;
@@ -30,9 +31,12 @@ pub struct Discovery {
 /// An aggregated document in both versions of its own API.
 #[derive(Default)]
 struct Cached {
-    v2: OnceLock<Document>,
-    v2beta1: OnceLock<Document>,
+    v2: Slot,
+    v2beta1: Slot,
 }
+
+/// A document and the generation of what is served that it was made of.
+type Slot = Mutex<Option<(u64, Arc<Document>)>>;
 
 struct Document {
     bytes: Bytes,
@@ -91,21 +95,32 @@ impl Discovery {
         }
     }
 
+    fn document(&self, slot: &Slot, core: bool, version: Version) -> Arc<Document> {
+        let mut slot = slot.lock();
+        let now = self.served.generation();
+        if let Some((at, document)) = &*slot
+            && *at == now
+        {
+            return document.clone();
+        }
+        let value = aggregated::list(&self.served, core, version);
+        let mut bytes = serde_json::to_vec(&value).expect("a Value has string keys only");
+        bytes.push(b'\n');
+        let document = Arc::new(Document {
+            etag: etag(&bytes),
+            bytes: bytes.into(),
+        });
+        *slot = Some((now, document.clone()));
+        document
+    }
+
     fn aggregated(&self, core: bool, version: Version, headers: &HeaderMap) -> Response<Body> {
         let cached = if core { &self.core } else { &self.groups };
         let slot = match version {
             Version::V2 => &cached.v2,
             Version::V2Beta1 => &cached.v2beta1,
         };
-        let document = slot.get_or_init(|| {
-            let value = aggregated::list(&self.served, core, version);
-            let mut bytes = serde_json::to_vec(&value).expect("a Value has string keys only");
-            bytes.push(b'\n');
-            Document {
-                etag: etag(&bytes),
-                bytes: bytes.into(),
-            }
-        });
+        let document = self.document(slot, core, version);
         let mut response = if headers.get(IF_NONE_MATCH) == Some(&document.etag) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NOT_MODIFIED;

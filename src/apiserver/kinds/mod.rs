@@ -27,6 +27,7 @@ use crate::registry::strategy::{Plain, Strategy};
 
 /// Every kind with rules of its own.
 pub static KINDS: &[&dyn Strategy] = &[
+    &crate::crd::CustomResourceDefinitions,
     &apps::DaemonSets,
     &apps::Deployments,
     &apps::PodTemplates,
@@ -78,7 +79,6 @@ pub static KINDS: &[&dyn Strategy] = &[
     &simple::CONTROLLER_REVISIONS,
     &simple::CSI_NODES,
     &simple::CSI_STORAGE_CAPACITIES,
-    &simple::CUSTOM_RESOURCE_DEFINITIONS,
     &simple::DEVICE_CLASSES,
     &simple::DEVICE_TAINT_RULES,
     &simple::INGRESS_CLASSES,

@@ -137,7 +137,3 @@ pub static RUNTIME_CLASSES: Simple = Simple::new("node.k8s.io", "runtimeclasses"
     .with_version_only()
     .checked(nodes::runtime_class)
     .frozen(&["handler"]);
-pub static CUSTOM_RESOURCE_DEFINITIONS: Simple =
-    Simple::new("apiextensions.k8s.io", "customresourcedefinitions")
-        .counted()
-        .with_version_only();

@@ -81,9 +81,15 @@ pub fn normalize(
     let version = meta::api_version(&object).to_owned();
     if version != resource.api_version() {
         let (group, version) = meta::group_version(&version);
-        let from = api::find_kind(group, version, meta::kind(&object))
-            .ok_or_else(|| format!("no kind {:?} in version {version:?}", meta::kind(&object)))?;
-        strategy.convert(&mut object, from, resource);
+        match api::find_kind(group, version, meta::kind(&object)) {
+            Some(from) => strategy.convert(&mut object, from, resource),
+            // Versions of custom resources differ in their names.
+            None if crate::crd::is_custom(resource.schema) => {}
+            None => {
+                let kind = meta::kind(&object);
+                return Err(format!("no kind {kind:?} in version {version:?}"));
+            }
+        }
         meta::set_type(&mut object, &resource.api_version(), resource.kind);
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -260,9 +266,13 @@ pub fn fit(
         ));
     }
     meta::set_type(&mut decoded.value, &version, expected.kind);
-    let decoded = decoded
-        .conform(expected.message)
-        .map_err(|error| codec::bad_request(is_kind, bare, expected.kind, &error, body))?;
+    let decoded = if crate::crd::is_custom(expected.message) {
+        fit_custom(decoded, expected.message)
+    } else {
+        decoded.conform(expected.message)
+    };
+    let decoded =
+        decoded.map_err(|error| codec::bad_request(is_kind, bare, expected.kind, &error, body))?;
     let mut object = decoded.value;
     report(expected, &decoded.strict, validation, warnings, body)?;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -270,6 +280,23 @@ pub fn fit(
     }
     schema::complete(&mut object, expected.message);
     Ok(object)
+}
+
+/// A custom object is held to its schema when it is validated; only what every object has must fit now.
+fn fit_custom(mut decoded: Decoded, message: &Message) -> Result<Decoded, codec::DecodeError> {
+    if let (Some(metadata), Some(shape)) = (
+        decoded.value.get_mut("metadata"),
+        api::message("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+    ) {
+        schema::conform(metadata, shape).map_err(codec::DecodeError)?;
+    }
+    for path in schema::prune(&mut decoded.value, message) {
+        decoded.strict.push(format!(
+            "unknown field {}",
+            apimachinery::field::quote(&path)
+        ));
+    }
+    Ok(decoded)
 }
 
 fn json_type(value: &Value) -> &'static str {

@@ -142,7 +142,7 @@ impl Registry {
         let call = Call {
             registry: self,
             context: change.request,
-            kind,
+            kind: &kind,
             resource: change.resource,
             headers: &headers,
         };

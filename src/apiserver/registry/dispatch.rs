@@ -52,7 +52,7 @@ impl Registry {
         let call = Call {
             registry: self,
             context: &context,
-            kind,
+            kind: &kind,
             resource,
             headers: &head.headers,
         };

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use api::Resource;
 use apimachinery::{Status, Value};
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use super::Registry;
 use super::codec;
@@ -23,6 +24,8 @@ pub struct Kind {
     type_prefix: Vec<u8>,
     resets: Resets,
     cache: OnceLock<Arc<Cache>>,
+    /// Ends the cache of a kind that goes away before the registry does.
+    stop: Option<CancellationToken>,
 }
 
 impl Kind {
@@ -57,7 +60,14 @@ impl Kind {
             type_prefix: codec::type_prefix(storage),
             resets: Resets::new(storage, strategy.status_fields()),
             cache: OnceLock::new(),
+            stop: None,
         }
+    }
+
+    /// The same kind, whose cache and watches end when `stop` is cancelled.
+    pub fn until(mut self, stop: CancellationToken) -> Self {
+        self.stop = Some(stop);
+        self
     }
 
     /// The store key of an object.
@@ -91,7 +101,7 @@ impl Kind {
             let cache = Cache::new(
                 registry.store.clone(),
                 self.shape.clone(),
-                registry.stop.clone(),
+                self.stop.clone().unwrap_or_else(|| registry.stop.clone()),
             );
             registry.spawn("cache", cache.clone().run());
             cache

@@ -42,7 +42,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{Request, Response};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use store::{KeyValue, RangeRequest, RangeResponse, Store, Txn};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -52,6 +52,7 @@ use crate::authn::token::Tokens;
 use crate::backend::{Backend, Generation};
 use crate::body::Body;
 use crate::cache::{Cache, Entry};
+use crate::crd;
 use crate::kinds;
 use crate::options::Options;
 use crate::request::RequestContext;
@@ -76,6 +77,37 @@ const BOOT_CACHES: [(&str, &str); 6] = [
 /// Parsed lists by group and plural, and what their caches had changed last.
 type ParsedLists = HashMap<(&'static str, &'static str), (i64, Arc<Vec<Value>>)>;
 
+/// A custom kind as it is served now.
+struct CustomKind {
+    kind: Arc<Kind>,
+    definition: Arc<crd::Definition>,
+    stop: CancellationToken,
+}
+
+impl CustomKind {
+    fn new(definition: &Arc<crd::Definition>, registry: &Registry) -> Self {
+        let stop = registry.stop.child_token();
+        let versions: Vec<_> = definition
+            .versions
+            .iter()
+            .map(|version| &version.resource)
+            .collect();
+        // Lives on as the definition's tables do.
+        let strategy: &'static crd::Custom = Box::leak(Box::new(crd::Custom::new(definition)));
+        let kind = Kind::new(
+            &definition.storage.resource,
+            &versions,
+            strategy,
+            &registry.options.storage.prefix,
+        );
+        Self {
+            kind: Arc::new(kind.until(stop.clone())),
+            definition: definition.clone(),
+            stop,
+        }
+    }
+}
+
 /// All resources of one server.
 pub struct Registry {
     pub options: Arc<Options>,
@@ -88,6 +120,10 @@ pub struct Registry {
     parsed: Mutex<ParsedLists>,
     /// By plural of the stored resource; groups share some.
     kinds: HashMap<&'static str, Vec<Arc<Kind>>>,
+    /// Custom kinds by group and plural.
+    custom: RwLock<HashMap<(&'static str, &'static str), CustomKind>>,
+    /// What definitions were made into; locked while they are followed.
+    pub(crate) definitions: tokio::sync::Mutex<crd::Known>,
     /// Ends caches and background work; cancelled when the registry is dropped.
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
@@ -121,6 +157,8 @@ impl Registry {
             parsed: Mutex::default(),
             streaming: Streaming::new(&options.kubelet_client),
             kinds: make_kinds(&served, &options.storage.prefix),
+            custom: RwLock::default(),
+            definitions: tokio::sync::Mutex::default(),
             store,
             options,
             served,
@@ -161,17 +199,65 @@ impl Registry {
     }
 
     /// The kind stored for a resource of any of its groups.
-    pub(crate) fn kind(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
-        let named = self.kinds.get(plural)?;
-        named.iter().find(|kind| kind.storage.group == group)
+    pub(crate) fn kind(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
+        let named = self.kinds.get(plural).map_or(&[][..], Vec::as_slice);
+        if let Some(kind) = named.iter().find(|kind| kind.storage.group == group) {
+            return Some(kind.clone());
+        }
+        let custom = self.custom.read();
+        custom
+            .get(&(group, plural))
+            .map(|custom| custom.kind.clone())
     }
 
-    pub(crate) fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
-        self.kinds.values().flatten()
+    pub(crate) fn kinds(&self) -> Vec<Arc<Kind>> {
+        let mut kinds: Vec<_> = self.kinds.values().flatten().cloned().collect();
+        let custom = self.custom.read();
+        kinds.extend(custom.values().map(|custom| custom.kind.clone()));
+        kinds
     }
 
-    fn cache(&self, group: &str, plural: &str) -> Option<&Arc<Cache>> {
-        Some(self.kind(group, plural)?.cache(self))
+    fn cache(&self, group: &str, plural: &str) -> Option<Arc<Cache>> {
+        Some(self.kind(group, plural)?.cache(self).clone())
+    }
+
+    /// How far the definitions' cache has changed, and what tells of more.
+    pub(crate) fn definitions_changed(&self) -> Option<(i64, tokio::sync::watch::Receiver<i64>)> {
+        let cache = self.cache("apiextensions.k8s.io", "customresourcedefinitions")?;
+        let mut changes = cache.subscribe();
+        changes.mark_unchanged();
+        Some((cache.changed(), changes))
+    }
+
+    /// Serves these definitions and no others. Those that are as they were keep their caches and watches.
+    pub(crate) fn install(&self, definitions: &[Arc<crd::Definition>]) {
+        let mut custom = self.custom.write();
+        let is_same = |known: &CustomKind| {
+            definitions
+                .iter()
+                .any(|definition| Arc::ptr_eq(definition, &known.definition))
+        };
+        if custom.len() == definitions.len() && custom.values().all(is_same) {
+            return;
+        }
+        custom.retain(|_, known| {
+            let stays = is_same(known);
+            if !stays {
+                known.stop.cancel();
+            }
+            stays
+        });
+        for definition in definitions {
+            custom
+                .entry((definition.group, definition.plural))
+                .or_insert_with(|| CustomKind::new(definition, self));
+        }
+        let resources: Vec<_> = definitions
+            .iter()
+            .flat_map(|definition| &definition.versions)
+            .map(|version| &version.resource)
+            .collect();
+        self.served.set_custom(&resources);
     }
 
     /// An object as stored, from the cache when it is there, else from the store; `None` when there is none.
@@ -241,9 +327,10 @@ impl Registry {
 
     /// Sends the bookmarks that are due on all caches.
     pub(crate) async fn send_bookmarks(&self) {
-        let watched: Vec<_> = self
+        let watched: Vec<Arc<Cache>> = self
             .kinds()
-            .filter_map(|kind| kind.started_cache())
+            .iter()
+            .filter_map(|kind| kind.started_cache().cloned())
             .filter(|cache| cache.wants_bookmarks())
             .collect();
         if watched.is_empty() {
@@ -294,7 +381,7 @@ impl Registry {
             return Ok(None);
         };
         let kv = self.read_raw(&kind.key("", name)).await?;
-        kv.map(|kv| self.decode_raw(kind, &kv)).transpose()
+        kv.map(|kv| self.decode_raw(&kind, &kv)).transpose()
     }
 
     /// A namespace that says something with `mark` in it; others are not worth being parsed.
@@ -417,7 +504,7 @@ impl Backend for Registry {
         else {
             return Vec::new();
         };
-        let selection = selectors.selection(kind, scope.clone(), namespace);
+        let selection = selectors.selection(&kind, scope.clone(), namespace);
         cache
             .snapshot()
             .scan(&scope, b"")
@@ -435,6 +522,7 @@ impl Backend for Registry {
     fn is_synced(&self) -> bool {
         let filled = self
             .kinds()
+            .iter()
             .filter_map(|kind| kind.started_cache())
             .all(|cache| cache.revision() > 0);
         filled && self.booted.load(Ordering::Acquire) && !self.broken.load(Ordering::Relaxed)

@@ -77,10 +77,19 @@ impl Format {
         if negotiated.transform == Transform::Table && negotiated.media == MediaType::Protobuf {
             return Err(Status::not_acceptable(media::ACCEPTED));
         }
+        // Custom objects have no protobuf; clients that like it best take JSON, too.
+        let media = if crate::crd::is_custom(resource.schema)
+            && negotiated.transform == Transform::None
+            && negotiated.media == MediaType::Protobuf
+        {
+            MediaType::Json
+        } else {
+            negotiated.media
+        };
         Ok(Self {
             kind: kind.clone(),
             resource,
-            media: negotiated.media,
+            media,
             transform: negotiated.transform,
             v1beta1: negotiated.v1beta1,
             include,
@@ -132,6 +141,8 @@ impl Format {
         revision: i64,
         item: bool,
     ) -> Result<(), Status> {
+        // Items of custom lists say what they are.
+        let item = item && !crate::crd::is_custom(self.resource.schema);
         match self.transform {
             Transform::PartialObjectMetadata | Transform::PartialObjectMetadataList => {
                 out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"");

@@ -78,6 +78,11 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
     let is_apply = content_type.trim_start().starts_with(TYPES[3]);
     let options = WriteOptions::parse_patch(&call.context.info.query, is_apply)?;
     let (patch, findings) = Patch::parse(content_type, body)?;
+    if matches!(patch, Patch::Strategic(_)) && crate::crd::is_custom(call.resource.schema) {
+        return Err(Status::unsupported_media_type(&[
+            TYPES[0], TYPES[1], TYPES[3],
+        ]));
+    }
     if call.subresource() == "scale" {
         return patch_scale(call, &options, &patch, &findings, body).await;
     }

@@ -14,10 +14,11 @@ use super::output;
 use super::write::{Current, Next, Preconditions};
 use crate::body::Body;
 use crate::cache::Entry;
+use crate::crd::Scale;
 use crate::kinds::tree::{at, int, object_mut};
 
 /// The Scale of a workload.
-pub fn of(object: &Value, revision: i64) -> Value {
+pub fn of(paths: Option<&Scale>, object: &Value, revision: i64) -> Value {
     let selector = at(object, &["spec", "selector"]);
     // A replication controller's selector is a plain map.
     let selector = match selector {
@@ -45,24 +46,51 @@ pub fn of(object: &Value, revision: i64) -> Value {
             "creationTimestamp": metadata["creationTimestamp"],
         },
         "spec": {},
-        "status": { "replicas": int(object, &["status", "replicas"]).unwrap_or(0) },
+        "status": { "replicas": number(paths.map(|paths| &paths.status_replicas), object, "status") },
     });
     if revision > 0 {
         meta::set_resource_version(&mut scale, &revision.to_string());
     }
-    let replicas = int(object, &["spec", "replicas"]).unwrap_or(0);
+    let replicas = number(paths.map(|paths| &paths.spec_replicas), object, "spec");
     if replicas != 0 {
         scale["spec"]["replicas"] = replicas.into();
     }
-    let text = selector.to_string();
+    let text = match paths {
+        None => selector.to_string(),
+        Some(paths) => paths
+            .selector
+            .as_ref()
+            .and_then(|path| walk(object, path).as_str())
+            .unwrap_or("")
+            .to_owned(),
+    };
     if !text.is_empty() {
         scale["status"]["selector"] = text.into();
     }
     scale
 }
 
+/// The value at a path of a custom object.
+fn walk<'a>(object: &'a Value, path: &[String]) -> &'a Value {
+    let steps: Vec<&str> = path.iter().map(String::as_str).collect();
+    at(object, &steps)
+}
+
+fn number(path: Option<&Vec<String>>, object: &Value, part: &str) -> i64 {
+    match path {
+        Some(path) => walk(object, path).as_i64(),
+        None => int(object, &[part, "replicas"]),
+    }
+    .unwrap_or(0)
+}
+
+/// Where a custom kind keeps its replicas.
+fn paths<'a>(call: &'a Call<'_>) -> Option<&'a Scale> {
+    call.kind.strategy.custom(call.resource)?.scale.as_ref()
+}
+
 fn respond(call: &Call<'_>, entry: &Entry, revision: i64) -> Result<Response<Body>, Status> {
-    let scale = of(&codec::entry_value(entry)?, revision);
+    let scale = of(paths(call), &codec::entry_value(entry)?, revision);
     output::value(
         StatusCode::OK,
         &scale,
@@ -99,10 +127,15 @@ fn check(call: &Call<'_>, scale: &Value) -> Result<(), Status> {
 }
 
 /// The workload with the replicas (and the version) of a Scale.
-pub fn apply(scale: &Value, current: &Current) -> Value {
+pub fn apply(paths: Option<&Scale>, scale: &Value, current: &Current) -> Value {
     let mut object = current.object.clone();
     let replicas = int(scale, &["spec", "replicas"]).unwrap_or(0);
-    object_mut(&mut object, &["spec"]).insert("replicas".to_owned(), replicas.into());
+    let own: Vec<&str> = paths
+        .map(|paths| paths.spec_replicas.iter().map(String::as_str).collect())
+        .unwrap_or_else(|| vec!["spec", "replicas"]);
+    if let Some((last, way)) = own.split_last() {
+        object_mut(&mut object, way).insert((*last).to_owned(), replicas.into());
+    }
     meta::set_resource_version(&mut object, meta::resource_version(scale));
     object
 }
@@ -134,7 +167,7 @@ pub async fn update(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         .write(&options, &manager)
         .update(call.name(), &preconditions, false, |current| {
             Ok(Next {
-                object: apply(&scale, current),
+                object: apply(paths(call), &scale, current),
                 managed: false,
             })
         })
@@ -153,10 +186,10 @@ pub async fn patch(
         .write(options, &manager)
         .update(call.name(), &Preconditions::default(), false, |current| {
             let revision = meta::resource_version(&current.object).parse().unwrap_or(0);
-            let scale = change(of(&current.object, revision))?;
+            let scale = change(of(paths(call), &current.object, revision))?;
             check(call, &scale)?;
             Ok(Next {
-                object: apply(&scale, current),
+                object: apply(paths(call), &scale, current),
                 managed: false,
             })
         })

@@ -158,6 +158,11 @@ pub trait Strategy: Send + Sync + 'static {
     /// Changes an object when its deletion begins (namespaces turn Terminating).
     fn begin_delete(&self, _object: &mut Value) {}
 
+    /// What is behind a custom resource; `None` for built-in ones.
+    fn custom(&self, _resource: &Resource) -> Option<&'static crate::crd::Version> {
+        None
+    }
+
     /// How long an object lives without being written again.
     fn time_to_live(&self, _registry: &Registry) -> Option<Duration> {
         None

@@ -24,6 +24,13 @@ fn columns(format: &Format) -> Value {
         .collect()
 }
 
+fn row(format: &Format, object: &Value, now: time::Time) -> Vec<Value> {
+    match format.kind.strategy.custom(format.resource) {
+        Some(version) => version.cells(object, now),
+        None => api::table::row(format.resource, object, now),
+    }
+}
+
 fn write_row(
     out: &mut Vec<u8>,
     format: &Format,
@@ -32,7 +39,7 @@ fn write_row(
     revision: i64,
     now: time::Time,
 ) -> Result<(), Status> {
-    let cells = Value::Array(api::table::row(format.resource, object, now));
+    let cells = Value::Array(row(format, object, now));
     out.extend_from_slice(b"{\"cells\":");
     out.extend_from_slice(cells.to_string().as_bytes());
     out.extend_from_slice(b",\"object\":");
@@ -102,7 +109,7 @@ pub fn bookmark(format: &Format, metadata: &Value) -> Vec<u8> {
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
     });
-    let cells = Value::Array(api::table::row(format.resource, &object, time::now()));
+    let cells = Value::Array(row(format, &object, time::now()));
     let list = json!({ "resourceVersion": metadata["resourceVersion"] });
     let mut out = head(format, &list, false);
     out.extend_from_slice(

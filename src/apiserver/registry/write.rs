@@ -519,7 +519,7 @@ impl Registry {
                 .read_raw(&key)
                 .await?
                 .ok_or_else(|| kind.not_found(name))?;
-            let mut object = self.decode_raw(kind, &kv)?;
+            let mut object = self.decode_raw(&kind, &kv)?;
             alter(&mut object)?;
             if change.dry_run {
                 return Ok(());

@@ -3,6 +3,7 @@
 mod admission;
 mod bench;
 mod contract;
+mod crds;
 mod harness;
 mod lists;
 mod verbs;

@@ -28,8 +28,15 @@ use crate::served::Served;
 pub struct OpenApi {
     served: Arc<Served>,
     /// By path (`api/v1`); the others have names of their own. Bounded by the group versions served.
-    documents: Mutex<HashMap<String, Arc<Document>>>,
+    documents: Mutex<Documents>,
     making: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Documents {
+    /// Of what is served.
+    generation: u64,
+    by_key: HashMap<String, Arc<Document>>,
 }
 
 struct Document {
@@ -53,7 +60,7 @@ impl OpenApi {
     pub fn new(served: Arc<Served>) -> Self {
         Self {
             served,
-            documents: Mutex::new(HashMap::new()),
+            documents: Mutex::default(),
             making: tokio::sync::Mutex::new(()),
         }
     }
@@ -92,29 +99,63 @@ impl OpenApi {
             return Some(document);
         }
         let (served, wanted) = (self.served.clone(), key.to_owned());
+        let generation = served.generation();
+        let hashes = self.hashes();
         // A thread of its own takes the memory of the trees with it when it ends; what stays is copied out.
         let thread = std::thread::Builder::new().name("openapi".to_owned());
         let made = tokio::task::spawn_blocking(move || {
-            let thread = thread.spawn(move || make(&served, &wanted)).ok()?;
+            let thread = thread.spawn(move || make(&served, &wanted, &hashes)).ok()?;
             thread.join().ok()
         });
         let made = made.await.ok()??;
         let mut documents = self.documents.lock();
-        for (key, document) in &made {
-            documents.insert(key.as_str().to_owned(), Arc::new(document.copy()));
+        let mut wanted = None;
+        for (made_key, document) in &made {
+            let document = Arc::new(document.copy());
+            if made_key == key {
+                wanted = Some(document.clone());
+            }
+            // What was served meanwhile is made anew.
+            if documents.generation == generation {
+                documents
+                    .by_key
+                    .insert(made_key.as_str().to_owned(), document);
+            }
         }
-        documents.get(key).cloned()
+        wanted
     }
 
     fn known(&self, key: &str) -> Option<Arc<Document>> {
-        self.documents.lock().get(key).cloned()
+        let mut documents = self.documents.lock();
+        let now = self.served.generation();
+        if documents.generation != now {
+            documents.generation = now;
+            // What the built-in groups' documents say does not depend on custom resources.
+            documents.by_key.retain(|key, _| {
+                let group = key
+                    .strip_prefix("apis/")
+                    .and_then(|rest| rest.split('/').next());
+                key.starts_with("api/") || group.is_some_and(|group| self.served.is_fixed(group))
+            });
+        }
+        documents.by_key.get(key).cloned()
+    }
+
+    /// The hashes of the documents there are.
+    fn hashes(&self) -> HashMap<String, String> {
+        let documents = self.documents.lock();
+        documents
+            .by_key
+            .iter()
+            .map(|(key, document)| (key.clone(), document.hash().to_owned()))
+            .collect()
     }
 }
 
-/// The document of `key`, and for the index all that it refers to.
-fn make(served: &Served, key: &str) -> Vec<(String, Document)> {
+/// The document of `key`, and for the index all that it refers to and that is not there yet (`hashes`).
+fn make(served: &Served, key: &str, hashes: &HashMap<String, String>) -> Vec<(String, Document)> {
     let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
-    let resources = served.resources();
+    let resources = &served.resources()[..];
     let v3 = |path: &str| {
         Some(Document::new(
             JSON,
@@ -130,11 +171,16 @@ fn make(served: &Served, key: &str) -> Vec<(String, Document)> {
         }
         INDEX => {
             let paths = api::openapi::v3_paths(resources);
-            made.extend(paths.into_iter().filter_map(|path| {
-                let document = v3(&path)?;
-                Some((path, document))
-            }));
-            Some(Document::new(JSON, &json(&index(&made))))
+            let mut known: Vec<(String, String)> = Vec::new();
+            for path in paths {
+                if let Some(hash) = hashes.get(&path) {
+                    known.push((path, hash.clone()));
+                } else if let Some(document) = v3(&path) {
+                    known.push((path.clone(), document.hash().to_owned()));
+                    made.push((path, document));
+                }
+            }
+            Some(Document::new(JSON, &json(&index(&known))))
         }
         path => v3(path),
     };
@@ -142,10 +188,10 @@ fn make(served: &Served, key: &str) -> Vec<(String, Document)> {
     made
 }
 
-fn index(documents: &[(String, Document)]) -> serde_json::Value {
+fn index(documents: &[(String, String)]) -> serde_json::Value {
     let mut paths = Map::new();
-    for (path, document) in documents {
-        let url = format!("/openapi/v3/{path}?hash={}", document.hash());
+    for (path, hash) in documents {
+        let url = format!("/openapi/v3/{path}?hash={hash}");
         paths.insert(path.clone(), json!({"serverRelativeURL": url}));
     }
     json!({"paths": paths})

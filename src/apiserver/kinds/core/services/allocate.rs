@@ -250,7 +250,7 @@ async fn take(
         return Ok(Err("provided IP is already allocated"));
     }
     let object = addresses::object(parsed, change.namespace, name);
-    let value = registry.system_object(kind, object, "kube-apiserver");
+    let value = registry.system_object(&kind, object, "kube-apiserver");
     companions
         .compare
         .push(Compare::ModRevision(key.clone(), CompareOp::Equal, 0));
