@@ -1,9 +1,12 @@
 //! The parts of objects the controllers read. One view for each kind, so that the informers are shared.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::view::{NodeAffinity, ObjectMeta, Taint, Toleration};
-use apimachinery::time::{Time, parse};
+use apimachinery::{
+    Value,
+    time::{Time, parse},
+};
 use serde::{Deserialize, Serialize};
 
 /// Anything of which only the metadata matters.
@@ -117,10 +120,57 @@ pub struct PodSpec {
     pub subdomain: String,
     pub host_network: bool,
     pub restart_policy: String,
+    pub priority_class_name: String,
+    pub active_deadline_seconds: Option<i64>,
+    pub overhead: BTreeMap<String, String>,
+    /// Of the pod as a whole.
+    pub resources: Option<Box<Resources>>,
     pub affinity: PodAffinity,
     pub tolerations: Vec<Toleration>,
     pub containers: Vec<Container>,
     pub init_containers: Vec<Container>,
+    /// Only those with a claim.
+    #[serde(deserialize_with = "with_claim")]
+    pub volumes: Vec<PodVolume>,
+}
+
+/// A volume of a pod that has a claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodVolume {
+    pub name: String,
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// A generic ephemeral volume; null is none.
+    pub ephemeral: Value,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSource {
+    pub claim_name: String,
+}
+
+impl PodVolume {
+    pub fn is_ephemeral(&self) -> bool {
+        self.ephemeral.is_object()
+    }
+
+    /// The name of its claim.
+    pub fn claim(&self, pod: &Pod) -> Option<String> {
+        if self.is_ephemeral() {
+            return Some(format!("{}-{}", pod.metadata.name, self.name));
+        }
+        let source = self.persistent_volume_claim.as_ref()?;
+        Some(source.claim_name.clone())
+    }
+}
+
+/// Leaves out the volumes without a claim: every pod has some.
+fn with_claim<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PodVolume>, D::Error> {
+    let all = Option::<Vec<PodVolume>>::deserialize(from)?.unwrap_or_default();
+    let claims =
+        |volume: &PodVolume| volume.is_ephemeral() || volume.persistent_volume_claim.is_some();
+    Ok(all.into_iter().filter(claims).collect())
 }
 
 /// Where a pod must run; daemon pods name their node here before they are bound.
@@ -128,6 +178,8 @@ pub struct PodSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAffinity {
     pub node_affinity: Option<Box<NodeAffinity>>,
+    pub pod_affinity: Value,
+    pub pod_anti_affinity: Value,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -137,6 +189,15 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: String,
+    pub resources: Resources,
+}
+
+/// Quantities by resource.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    pub requests: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -151,6 +212,7 @@ pub struct ContainerPort {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     pub phase: String,
+    pub start_time: Option<String>,
     #[serde(rename = "podIP")]
     pub pod_ip: String,
     #[serde(rename = "podIPs")]
@@ -165,6 +227,21 @@ pub struct PodStatus {
 pub struct ContainerStatus {
     pub name: String,
     pub restart_count: i64,
+    pub state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    pub terminated: Option<Box<Terminated>>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    pub exit_code: i64,
+    pub finished_at: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

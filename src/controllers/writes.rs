@@ -38,31 +38,60 @@ pub async fn put_status(
     }
 }
 
-/// Reads the object anew and writes what `change` makes of it; nothing if it is gone or another one of its name.
+/// Reads the object anew and writes what `change` makes of it: the resourceVersion after that; nothing if the object is
+/// gone, or another one of its name, or there is nothing to change.
 pub async fn modify(
     client: &Client,
     resource: &Resource,
     of: &ObjectMeta,
     change: impl FnOnce(&mut Value),
-) -> Result<(), ClientError> {
+) -> Result<Option<String>, ClientError> {
+    modify_part(client, resource, of, "", change).await
+}
+
+/// Like `modify`, of the object's status.
+pub async fn modify_status(
+    client: &Client,
+    resource: &Resource,
+    of: &ObjectMeta,
+    change: impl FnOnce(&mut Value),
+) -> Result<Option<String>, ClientError> {
+    modify_part(client, resource, of, "status", change).await
+}
+
+async fn modify_part(
+    client: &Client,
+    resource: &Resource,
+    of: &ObjectMeta,
+    subresource: &str,
+    change: impl FnOnce(&mut Value),
+) -> Result<Option<String>, ClientError> {
     let (namespace, name) = (&of.namespace, &of.name);
     let mut object: Value = match client.get(resource, namespace, name).await {
         Ok(object) => object,
-        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error),
     };
     if meta::uid(&object) != of.uid {
-        return Ok(());
+        return Ok(None);
     }
     let before = object.clone();
     change(&mut object);
     if object == before {
-        return Ok(());
+        return Ok(None);
     }
     let options = WriteOptions::default();
-    let written = client.update::<_, Value>(resource, namespace, name, &object, &options);
+    let written = client.update_subresource::<_, Value>(
+        resource,
+        namespace,
+        name,
+        subresource,
+        &object,
+        &options,
+    );
     match written.await {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
+        Ok(stored) => Ok(Some(meta::resource_version(&stored).to_string())),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }

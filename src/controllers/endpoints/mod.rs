@@ -9,3 +9,5 @@ pub mod mirroring;
 mod service;
 pub mod slice_controller;
 mod slices;
+
+pub use service::BY_NAMESPACE;

@@ -3,8 +3,8 @@
 
 pub mod daemon_set;
 pub mod deployment;
-mod ledger;
-mod pods;
+pub mod ledger;
+pub mod pods;
 pub mod replica_set;
 mod revisions;
 pub mod stateful_set;

@@ -34,6 +34,8 @@ pub fn by_controller(pod: &Pod) -> Vec<String> {
 pub struct Kind {
     pub resource: &'static api::Resource,
     pub api_version: &'static str,
+    /// What its pods have until it lets them go.
+    pub finalizer: Option<&'static str>,
 }
 
 impl Kind {
@@ -149,9 +151,18 @@ impl PodControl {
         let meta = &pod.metadata;
         let mut owners = meta.owner_references.clone();
         change(&mut owners);
-        let patch = Patch::Merge(json!({"metadata": {
+        let mut patch = json!({"metadata": {
             "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners,
-        }}));
+        }});
+        if let Some(finalizer) = self.kind.finalizer {
+            let mut finalizers = meta.finalizers.clone();
+            finalizers.retain(|one| one != finalizer);
+            if owners.len() > meta.owner_references.len() {
+                finalizers.push(finalizer.into());
+            }
+            patch["metadata"]["finalizers"] = json!(finalizers);
+        }
+        let patch = Patch::Merge(patch);
         let options = WriteOptions::default();
         let patched = self
             .client

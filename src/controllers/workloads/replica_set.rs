@@ -124,6 +124,7 @@ impl Controller for ReplicaSets {
         let kind = Kind {
             resource: &REPLICASETS,
             api_version: "apps/v1",
+            finalizer: None,
         };
         run(context, kind, "replicaset-controller").await;
     }
@@ -143,6 +144,7 @@ impl Controller for ReplicationControllers {
         let kind = Kind {
             resource: &REPLICATIONCONTROLLERS,
             api_version: "v1",
+            finalizer: None,
         };
         run(context, kind, "replication-controller").await;
     }

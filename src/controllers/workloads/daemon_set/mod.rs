@@ -138,6 +138,7 @@ impl Controller for DaemonSets {
                 kind: Kind {
                     resource: &DAEMONSETS,
                     api_version: "apps/v1",
+                    finalizer: None,
                 },
                 ledger: Ledger::default(),
                 pods: pods.clone(),

@@ -168,6 +168,7 @@ impl Controller for Deployments {
             kind: Kind {
                 resource: &DEPLOYMENTS,
                 api_version: "apps/v1",
+                finalizer: None,
             },
             ledger: Ledger::default(),
         });
@@ -366,6 +367,7 @@ impl Observed {
                     apimachinery::meta::set_annotation(deployment, REVISION, &revision);
                 })
                 .await
+                .map(drop)
             }
         }
     }

@@ -160,6 +160,7 @@ impl Controller for StatefulSets {
                 kind: Kind {
                     resource: &STATEFULSETS,
                     api_version: "apps/v1",
+                    finalizer: None,
                 },
                 ledger: Ledger::default(),
                 pods: pods.clone(),
