@@ -16,6 +16,11 @@ pub struct ControllersConfig {
     pub host: String,
     /// PEM that `kube-root-ca.crt` publishes (`--root-ca-file`); `None` publishes nothing.
     pub root_ca: Option<String>,
+    /// Certificate and key, PEM, that sign certificate requests (`--cluster-signing-cert-file`, `-key-file`); `None`
+    /// signs none.
+    pub cluster_signing: Option<(String, String)>,
+    /// `--cluster-signing-duration`: how long signed certificates are valid at most.
+    pub cluster_signing_duration: Duration,
     /// `--allocate-node-cidrs`.
     pub allocate_node_cidrs: bool,
     /// `--cluster-cidr`, one of each family at most.
@@ -53,6 +58,8 @@ impl Default for ControllersConfig {
             leader_retry_period: Duration::from_secs(2),
             host: "localhost".into(),
             root_ca: None,
+            cluster_signing: None,
+            cluster_signing_duration: Duration::from_secs(365 * 24 * 3600),
             allocate_node_cidrs: false,
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
@@ -82,26 +89,18 @@ impl ControllersConfig {
 
 /// Controllers of upstream that do not exist here yet: naming one in `--controllers` is no error.
 pub(crate) const LATER: &[&str] = &[
-    "bootstrap-signer-controller",
-    "certificatesigningrequest-approving-controller",
-    "certificatesigningrequest-cleaner-controller",
-    "certificatesigningrequest-signing-controller",
-    "cronjob-controller",
-    "disruption-controller",
-    "ephemeral-volume-controller",
-    "horizontal-pod-autoscaler-controller",
-    "job-controller",
+    "device-taint-eviction-controller",
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    "node-route-controller",
+    "podcertificaterequest-cleaner-controller",
+    "resourcepoolstatusrequest-controller",
+    "selinux-warning-controller",
+    "storage-version-migrator-controller",
+    "storageversion-garbage-collector-controller",
     "legacy-serviceaccount-token-cleaner-controller",
     "persistentvolume-attach-detach-controller",
-    "persistentvolume-binder-controller",
     "persistentvolume-expander-controller",
-    "persistentvolume-protection-controller",
-    "persistentvolumeclaim-protection-controller",
     "resourceclaim-controller",
-    "resourcequota-controller",
     "serviceaccount-token-controller",
-    "token-cleaner-controller",
-    "ttl-after-finished-controller",
-    "ttl-controller",
     "validatingadmissionpolicy-status-controller",
 ];

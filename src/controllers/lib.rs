@@ -7,19 +7,31 @@
 //!
 //! **Invariant:** reconciling takes a key, never an event: running it twice, or late, ends in the same state.
 
+mod autoscaling;
+mod batch;
+mod bootstrap;
+mod certificates;
 mod cluster_role_aggregation;
 mod config;
 mod context;
 mod discovery;
+mod disruption;
+mod dynamic;
 mod endpoints;
 mod garbage;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
+mod node_ttl;
 mod objects;
 mod pod_gc;
+mod pod_resources;
+mod quota;
 mod root_ca;
 mod service_account;
+mod service_cidrs;
+mod service_lb;
+mod storage;
 mod taint_eviction;
 mod workloads;
 mod writes;
@@ -36,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::ControllersConfig;
 pub use context::Context;
+pub use storage::provisioner::NAME as LOCAL_PROVISIONER;
 
 /// One controller: a unit struct, listed in `CONTROLLERS`.
 #[async_trait]
@@ -76,6 +89,26 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &workloads::deployment::Deployments,
     &workloads::daemon_set::DaemonSets,
     &workloads::stateful_set::StatefulSets,
+    &batch::job::Jobs,
+    &batch::cron_job::CronJobs,
+    &batch::ttl::TtlAfterFinished,
+    &disruption::Disruption,
+    &quota::ResourceQuotas,
+    &autoscaling::Autoscaling,
+    &certificates::approve::Approving,
+    &certificates::sign::Signing,
+    &certificates::clean::Cleaner,
+    &bootstrap::signer::BootstrapSigner,
+    &bootstrap::cleaner::TokenCleaner,
+    &storage::binder::Binder,
+    &storage::protection::ClaimProtection,
+    &storage::protection::VolumeProtection,
+    &storage::ephemeral::EphemeralVolumes,
+    &storage::attributes_class::AttributesClassProtection,
+    &storage::provisioner::LocalProvisioner,
+    &node_ttl::NodeTtl,
+    &service_cidrs::ServiceCidrs,
+    &service_lb::ServiceLoadBalancers,
 ];
 
 /// Why `run` cannot work at all.
@@ -207,7 +240,9 @@ mod tests {
 
     #[test]
     fn controllers_are_selected_by_star_name_and_minus() {
-        assert_eq!(names(&[]).len(), CONTROLLERS.len());
+        let default = CONTROLLERS.iter().filter(|one| one.default_on());
+        assert_eq!(names(&[]).len(), default.count());
+        assert!(names(&["*", "bootstrapsigner"]).contains(&"bootstrap-signer-controller"));
         assert_eq!(
             names(&["serviceaccount-controller"]),
             ["serviceaccount-controller"]

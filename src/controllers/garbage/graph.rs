@@ -49,6 +49,18 @@ pub enum Action {
 }
 
 impl Graph {
+    /// The objects that have an owner of this kind.
+    pub fn owned_by(&self, group: &str, kind: &str) -> Vec<String> {
+        let is_owner = |owner: &OwnerReference| {
+            owner.kind == kind && apimachinery::meta::group_version(&owner.api_version).0 == group
+        };
+        let owned = self
+            .objects
+            .iter()
+            .filter(|(_, object)| object.meta.owner_references.iter().any(is_owner));
+        owned.map(|(uid, _)| uid.clone()).collect()
+    }
+
     pub fn get(&self, uid: &str) -> Option<&Object> {
         self.objects.get(uid)
     }

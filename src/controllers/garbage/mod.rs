@@ -1,35 +1,32 @@
 //! garbage-collector-controller: deletes what no owner is left of, and carries out foreground and orphaning deletions.
 //!
-//! A metadata-only informer for every resource that can be listed, watched and deleted feeds `graph`, which decides.
+//! `follow` keeps a metadata-only informer for every resource that can be listed, watched and deleted, custom kinds
+//! too; they feed `graph`, which decides.
 //! Before an object goes, the server itself is asked about owners that are not in the graph.
 
+mod follow;
 mod graph;
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use api::view::OwnerReference;
 use apimachinery::Value;
 use async_trait::async_trait;
 use client::{
-    Client, ClientError, DeleteOptions, Factory, Patch, Propagation, Selectors, WriteOptions,
+    Client, ClientError, DeleteOptions, Patch, Propagation, WriteOptions,
     workqueue::{self, Queue, Requeue},
 };
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::Notify;
 
-use crate::{Context, Controller, discovery, objects::Metadata};
+use crate::{Context, Controller, objects::Metadata};
 use graph::{Action, Graph, Object};
 
 /// Objects looked at at a time (`--concurrent-gc-syncs`).
 const WORKERS: usize = 20;
 /// Absent owners remembered, as upstream's absentOwnerCache.
 const MAX_ABSENT: usize = 500;
-/// Pause before discovery is asked again when it fails.
-const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 
 pub struct GarbageCollector;
 
@@ -39,6 +36,10 @@ struct Collector {
     queue: Queue<String>,
     /// Uids of owners that the server said are not there, and when.
     absent: Mutex<HashMap<String, Instant>>,
+    /// The followed resource of each group and kind.
+    kinds: Mutex<HashMap<(&'static str, &'static str), &'static api::Resource>>,
+    /// Rung when an owner is of a kind that is not followed.
+    unknown_kind: Arc<Notify>,
 }
 
 #[async_trait]
@@ -52,77 +53,26 @@ impl Controller for GarbageCollector {
     }
 
     async fn run(&self, context: Context) {
-        let shutdown = &context.shutdown;
-        let resources = tokio::select! {
-            () = shutdown.cancelled() => return,
-            resources = resources(&context) => resources,
-        };
         let collector = Arc::new(Collector {
             client: context.client.clone(),
             graph: Mutex::default(),
             queue: Queue::default(),
             absent: Mutex::default(),
+            kinds: Mutex::default(),
+            unknown_kind: Arc::default(),
         });
-        let factory = Factory::new(context.client.metadata_only(), shutdown.clone());
-        let follow = |resource| {
-            (
-                resource,
-                factory.informer::<Metadata>(resource, "", Selectors::default()),
-            )
-        };
-        let informers: Vec<_> = resources.into_iter().map(follow).collect();
-        let synced = async {
-            for (_, informer) in &informers {
-                informer.wait_synced().await;
-            }
-        };
-        if !context.synced(synced).await {
+        let mut follower = follow::Follower::new(&context, collector.clone());
+        if !follower.start().await {
             return;
         }
-        for (resource, informer) in &informers {
-            let (to, resource) = (collector.clone(), *resource);
-            informer.add_handler(move |change| to.changed(resource, change));
-        }
-        let work = workqueue::run(
-            "garbage-collector",
-            &collector.queue,
-            WORKERS,
-            shutdown,
-            |uid| {
-                let collector = &collector;
-                async move { collector.reconcile(&uid).await }
-            },
-        );
+        let (queue, shutdown) = (&collector.queue, &context.shutdown);
+        let work = workqueue::run("garbage-collector", queue, WORKERS, shutdown, |uid| {
+            let collector = &collector;
+            async move { collector.reconcile(&uid).await }
+        });
         tokio::select! {
             () = work => {}
-            ended = factory.join() => if let Err(error) = ended {
-                tracing::error!(%error, "the garbage collector lost an informer");
-            },
-        }
-    }
-}
-
-/// What can be collected: everything served that can be listed, watched and deleted, but Events, which expire.
-async fn resources(context: &Context) -> Vec<&'static api::Resource> {
-    loop {
-        match discovery::preferred(&context.client).await {
-            Ok((served, _)) => {
-                let fits = |one: &&discovery::Served| {
-                    one.has("list")
-                        && one.has("watch")
-                        && one.has("delete")
-                        && one.resource != "events"
-                };
-                let found = served
-                    .iter()
-                    .filter(fits)
-                    .filter_map(|one| api::find(&one.group, &one.version, &one.resource));
-                return found.collect();
-            }
-            Err(error) => {
-                tracing::debug!(%error, "discovery failed, will be retried");
-                tokio::time::sleep(DISCOVERY_RETRY).await;
-            }
+            () = follower.run() => {}
         }
     }
 }
@@ -147,6 +97,27 @@ impl Collector {
         for uid in look {
             self.queue.add(uid);
         }
+    }
+
+    /// A kind came to be served: who was kept because its owner's kind was unknown is looked at again.
+    fn kind_is_served(&self, resource: &'static api::Resource) {
+        self.kinds
+            .lock()
+            .insert((resource.group, resource.kind), resource);
+        let owned = self.graph.lock().owned_by(resource.group, resource.kind);
+        owned.into_iter().for_each(|uid| self.queue.add(uid));
+    }
+
+    fn kind_is_gone(&self, (group, _, plural): (&str, &str, &str)) {
+        self.kinds
+            .lock()
+            .retain(|_, resource| resource.group != group || resource.plural != plural);
+    }
+
+    /// An object is followed no longer.
+    fn forget(&self, uid: &str) {
+        let look = self.graph.lock().remove(uid);
+        look.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
     async fn reconcile(&self, uid: &str) -> Result<Requeue, ClientError> {
@@ -189,7 +160,14 @@ impl Collector {
             return Ok(false);
         }
         let (group, version) = apimachinery::meta::group_version(&owner.api_version);
-        let Some(resource) = api::find_kind(group, version, &owner.kind) else {
+        let followed = self
+            .kinds
+            .lock()
+            .get(&(group, owner.kind.as_str()))
+            .copied();
+        let Some(resource) = followed.or_else(|| api::find_kind(group, version, &owner.kind))
+        else {
+            self.unknown_kind.notify_one();
             return Ok(true);
         };
         let namespace = &dependent.meta.namespace;
@@ -290,3 +268,6 @@ impl Collector {
             .await
     }
 }
+
+#[cfg(test)]
+mod tests;
