@@ -150,6 +150,8 @@ fn start_parts(
     }
     if let Some(mut config) = controllers {
         config.root_ca = std::fs::read_to_string(pki.certificate("ca")).ok();
+        let signing_key = std::fs::read_to_string(pki.key("ca")).ok();
+        config.cluster_signing = config.root_ca.clone().zip(signing_key);
         let user = "system:kube-controller-manager";
         let client = InProcess::client(server, user, &["system:masters"])
             .with_user_agent("kube-controller-manager");

@@ -58,6 +58,28 @@ pub async fn dns(client: &Client, address: Ipv4Addr) -> Result<(), ClientError> 
     .await
 }
 
+/// Creates the default storage class: volumes on the node where a claim's first pod runs.
+pub async fn storage(client: &Client) -> Result<(), ClientError> {
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": controllers::LOCAL_PROVISIONER, "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    let options = WriteOptions {
+        field_manager: "skiff".into(),
+        ..WriteOptions::default()
+    };
+    // Once made it is the user's: one that was changed stays as it is.
+    match client
+        .create::<_, Value>(&api::r::STORAGECLASSES, "", &class, &options)
+        .await
+    {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Gives a node its role and its pods' range, as kubeadm and the controller manager do.
 pub async fn node(client: &Client, node: &NodeState, present: &Value) -> Result<(), ClientError> {
     let mut patch = json!({});

@@ -92,7 +92,7 @@ async fn readyz(client: &Client) -> Result<(), String> {
     ))
 }
 
-/// Writes the DNS service's objects, retried while the server settles.
+/// Writes the objects of the DNS service and the storage class, retried while the server settles.
 pub async fn dns(client: &Client, address: Option<Ipv4Addr>) -> Result<(), ReadyError> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let Some(address) = address else {
@@ -100,7 +100,11 @@ pub async fn dns(client: &Client, address: Option<Ipv4Addr>) -> Result<(), Ready
     };
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match addons::dns(client, address).await {
+        let written = async {
+            addons::dns(client, address).await?;
+            addons::storage(client).await
+        };
+        match written.await {
             Ok(()) => return Ok(()),
             // Its namespace may be a moment late, and so may the rights to write there.
             Err(error) if settles(&error) && Instant::now() < deadline => sleep(AGAIN).await,

@@ -214,6 +214,9 @@ fn controller_manager() -> Service {
         .argument(format!("--cluster-cidr={PODS}"))
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument(format!("--root-ca-file={PKI}/ca.crt"))
+        .argument(format!("--cluster-signing-cert-file={PKI}/ca.crt"))
+        .argument(format!("--cluster-signing-key-file={PKI}/ca.key"))
+        .argument("--controllers=*,bootstrap-signer-controller,token-cleaner-controller")
         .after("kube-apiserver")
 }
 

@@ -40,6 +40,15 @@ pub struct ControllerManager {
     /// If set, this root certificate authority will be included in service account's token secret.
     #[arg(long)]
     root_ca_file: Option<PathBuf>,
+    /// Filename containing a PEM-encoded X509 CA certificate used to issue cluster-scoped certificates.
+    #[arg(long)]
+    cluster_signing_cert_file: Option<PathBuf>,
+    /// Filename containing a PEM-encoded RSA or ECDSA private key used to sign cluster-scoped certificates.
+    #[arg(long)]
+    cluster_signing_key_file: Option<PathBuf>,
+    /// The max length of duration signed certificates will be given.
+    #[arg(long, value_parser = flags::duration)]
+    cluster_signing_duration: Option<Duration>,
     /// Amount of time which we allow running Node to be unresponsive before marking it unhealthy.
     #[arg(long, value_parser = flags::duration)]
     node_monitor_grace_period: Option<Duration>,
@@ -71,6 +80,9 @@ impl ControllerManager {
             node_cidr_mask_size_ipv4,
             node_cidr_mask_size_ipv6,
             root_ca_file,
+            cluster_signing_cert_file,
+            cluster_signing_key_file,
+            cluster_signing_duration,
             node_monitor_grace_period,
             node_startup_grace_period,
             node_eviction_rate,
@@ -97,6 +109,12 @@ impl ControllerManager {
             leader_retry_period: leader_elect_retry_period,
             host: cluster::process::host_name(),
             root_ca: root_ca_file.map(read).transpose()?,
+            cluster_signing: cluster_signing_cert_file
+                .map(read)
+                .transpose()?
+                .zip(cluster_signing_key_file.map(read).transpose()?),
+            cluster_signing_duration: cluster_signing_duration
+                .unwrap_or(default.cluster_signing_duration),
             allocate_node_cidrs,
             cluster_cidrs: cluster_cidr,
             service_cidrs: service_cluster_ip_range,
