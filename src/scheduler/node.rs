@@ -43,6 +43,8 @@ pub struct NodeInfo {
     pub scored_cpu: i64,
     pub scored_memory: i64,
     pub ports: Vec<HostPort>,
+    /// The lowest priority of its pods; `None` without any.
+    pub lowest_priority: Option<i32>,
 }
 
 impl NodeInfo {
@@ -51,6 +53,8 @@ impl NodeInfo {
         self.scored_cpu += pod.scored_cpu;
         self.scored_memory += pod.scored_memory;
         self.ports.extend(pod.host_ports.iter().cloned());
+        let lowest = self.lowest_priority.unwrap_or(pod.priority);
+        self.lowest_priority = Some(lowest.min(pod.priority));
         self.pods.push(pod);
     }
 
@@ -60,6 +64,9 @@ impl NodeInfo {
         self.requested.sub(&pod.requests);
         self.scored_cpu -= pod.scored_cpu;
         self.scored_memory -= pod.scored_memory;
+        if self.lowest_priority == Some(pod.priority) {
+            self.lowest_priority = self.pods.iter().map(|pod| pod.priority).min();
+        }
         for port in &pod.host_ports {
             if let Some(position) = self.ports.iter().position(|used| used == port) {
                 self.ports.swap_remove(position);

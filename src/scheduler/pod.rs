@@ -42,6 +42,8 @@ pub struct Pod {
     pub images: Vec<String>,
     pub claims: Vec<Claim>,
     pub disks: Vec<Disk>,
+    /// The names of its resource claims; `None` for one that is still to be made from a template.
+    pub resource_claims: Vec<Option<String>>,
     /// The PodScheduled condition: status, reason, message.
     pub scheduled: Option<ScheduledCondition>,
     pub generation: i64,
@@ -189,6 +191,7 @@ struct RawStatus {
     conditions: Vec<ScheduledCondition>,
     nominated_node_name: String,
     start_time: Option<String>,
+    resource_claim_statuses: Vec<RawResourceClaim>,
 }
 
 #[derive(Default, Deserialize)]
@@ -208,6 +211,15 @@ struct RawSpec {
     overhead: Option<ResourceList>,
     resources: RawRequests,
     volumes: Vec<RawVolume>,
+    resource_claims: Vec<RawResourceClaim>,
+}
+
+/// Of the spec, or of the status, which names the claims that were made from templates.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawResourceClaim {
+    name: String,
+    resource_claim_name: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -362,8 +374,19 @@ impl From<Raw> for Pod {
         let spread = spec.topology_spread_constraints.into_iter();
         let spread = spread.map(|one| one.parse(&meta.labels)).collect();
         let disks = spec.volumes.iter().flat_map(RawVolume::disks).collect();
+        let made = status.resource_claim_statuses;
+        let named = |wanted: RawResourceClaim| {
+            let of_template = || {
+                made.iter()
+                    .find(|one| one.name == wanted.name)?
+                    .resource_claim_name
+                    .clone()
+            };
+            wanted.resource_claim_name.clone().or_else(of_template)
+        };
         let volumes = spec.volumes.into_iter();
         Pod {
+            resource_claims: spec.resource_claims.into_iter().map(named).collect(),
             disks,
             claims: volumes
                 .filter_map(|volume| volume.claim(&meta.name))

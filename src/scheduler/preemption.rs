@@ -115,8 +115,17 @@ fn find_candidates(
     let start = rand::rng().random_range(0..nodes.len());
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut is_kind = false;
+    let mut helpless = 0;
     for index in nodes[start..].iter().chain(&nodes[..start]) {
-        match victims_on(ask, filters, ask.cluster.node(*index)) {
+        let info = ask.cluster.node(*index);
+        if info
+            .lowest_priority
+            .is_none_or(|lowest| lowest >= ask.pod.priority)
+        {
+            helpless += 1;
+            continue;
+        }
+        match victims_on(ask, filters, info) {
             Ok(candidate) => {
                 is_kind |= candidate.violations == 0;
                 candidates.push(candidate);
@@ -127,6 +136,7 @@ fn find_candidates(
             break;
         }
     }
+    reasons.add("No preemption victims found for incoming pod", helpless);
     candidates
 }
 
@@ -142,11 +152,6 @@ fn victims_on(
         .iter()
         .filter(|other| other.priority < ask.pod.priority);
     let mut possible: Vec<Arc<Pod>> = lower.cloned().collect();
-    if possible.is_empty() {
-        return Err(vec![Rejection::unresolvable(
-            "No preemption victims found for incoming pod",
-        )]);
-    }
     let expected = expected(ask, &info.name);
     let mut why = Vec::new();
     let mut fits = |trial: &mut Trial| {

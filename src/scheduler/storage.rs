@@ -8,7 +8,7 @@ use std::{
 
 use api::view::{NodeSelector, ObjectMeta};
 use apimachinery::{Value, selector::LabelSelector};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::resources::{Amount, ResourceList};
 
@@ -168,6 +168,39 @@ pub struct CsiStorageCapacity {
     maximum_volume_size: Option<Amount>,
 }
 
+/// resource.k8s.io/v1 ResourceClaim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ResourceClaim {
+    pub metadata: ObjectMeta,
+    pub status: ResourceClaimStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceClaimStatus {
+    pub allocation: Option<Allocation>,
+    pub reserved_for: Vec<Consumer>,
+}
+
+/// Where an allocated claim's devices can be used; without a selector, everywhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Allocation {
+    pub node_selector: Option<NodeSelector>,
+}
+
+/// Who may use a claim.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Consumer {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub api_group: String,
+    pub resource: String,
+    pub name: String,
+    pub uid: String,
+}
+
 impl PersistentVolumeClaim {
     pub fn key(&self) -> String {
         self.metadata.key()
@@ -302,6 +335,7 @@ pub struct Storage {
     pub csi_nodes: HashMap<String, Arc<CsiNode>>,
     pub csi_drivers: HashMap<String, Arc<CsiDriver>>,
     pub capacities: HashMap<String, Arc<CsiStorageCapacity>>,
+    pub resource_claims: HashMap<String, Arc<ResourceClaim>>,
     volumes: HashMap<String, Arc<PersistentVolume>>,
     volumes_of_class: HashMap<String, BTreeSet<String>>,
     /// Volumes promised to a claim here, by name, and the nodes claims are to be provisioned for.

@@ -6,7 +6,7 @@ use api::{
     r::{
         CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS,
         PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS, REPLICATIONCONTROLLERS,
-        SERVICES, STATEFULSETS, STORAGECLASSES,
+        RESOURCECLAIMS, SERVICES, STATEFULSETS, STORAGECLASSES,
     },
     view::ObjectMeta,
 };
@@ -22,8 +22,8 @@ use crate::{
     pod::Pod,
     run::Shared,
     storage::{
-        CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim, Storage,
-        StorageClass,
+        CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim,
+        ResourceClaim, Storage, StorageClass,
     },
 };
 
@@ -60,6 +60,7 @@ pub struct Informers {
     csi_nodes: Informer<CsiNode>,
     csi_drivers: Informer<CsiDriver>,
     capacities: Informer<CsiStorageCapacity>,
+    resource_claims: Informer<ResourceClaim>,
 }
 
 impl Informers {
@@ -92,6 +93,7 @@ impl Informers {
             csi_nodes: all(factory, &CSINODES),
             csi_drivers: all(factory, &CSIDRIVERS),
             capacities: all(factory, &CSISTORAGECAPACITIES),
+            resource_claims: all(factory, &RESOURCECLAIMS),
         }
     }
 
@@ -110,6 +112,7 @@ impl Informers {
         self.csi_nodes.wait_synced().await;
         self.csi_drivers.wait_synced().await;
         self.capacities.wait_synced().await;
+        self.resource_claims.wait_synced().await;
     }
 
     /// Brings everything into `shared`, now and from now on. Pods come last, so that they find all else.
@@ -157,6 +160,9 @@ impl Informers {
         });
         feed_storage(&self.capacities, shared, |storage, delta| {
             put(&mut storage.capacities, delta)
+        });
+        feed_storage(&self.resource_claims, shared, |storage, delta| {
+            put(&mut storage.resource_claims, delta)
         });
     }
 }

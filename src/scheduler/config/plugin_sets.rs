@@ -8,25 +8,11 @@ use crate::{
     profile::Profile,
 };
 
-/// Plugins without an entry in `PLUGINS`, with the points they are for: the queue's order, the Binding, evictions. The
-/// last is for pods with resource claims, which no plugin here decides about.
-const OTHERS: [(&str, &[&str]); 4] = [
+/// Plugins without an entry in `PLUGINS`, with the points they are for: the queue's order, the Binding, evictions.
+const OTHERS: [(&str, &[&str]); 3] = [
     ("PrioritySort", &["queueSort"]),
     ("DefaultBinder", &["bind"]),
     ("DefaultPreemption", &["postFilter", "preEnqueue"]),
-    (
-        "DynamicResources",
-        &[
-            "preEnqueue",
-            "preFilter",
-            "filter",
-            "postFilter",
-            "preScore",
-            "score",
-            "reserve",
-            "preBind",
-        ],
-    ),
 ];
 
 /// `plugins` of a profile.

@@ -2,6 +2,7 @@
 
 mod amounts;
 mod balanced_allocation;
+pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -37,6 +38,7 @@ pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
     (&volume_zone::VolumeZone, 0),
     (&topology_spread::PodTopologySpread, 2),
     (&inter_pod_affinity::InterPodAffinity, 2),
+    (&dynamic_resources::DynamicResources, 0),
     (&balanced_allocation::BalancedAllocation, 1),
     (&image_locality::ImageLocality, 1),
 ];

@@ -24,11 +24,15 @@ use crate::{
     cycle::{Failure, Scheduler},
     fit_error::FitError,
     framework::Change,
-    plugins::volume_binding::{self, VolumePlan},
+    plugins::{
+        dynamic_resources,
+        volume_binding::{self, VolumePlan},
+    },
     pod::Pod,
     preemption::Nomination,
     profile::Profile,
     queue::{QueuedPod, SchedulingQueue},
+    storage::ResourceClaim,
     watch::Informers,
 };
 use volumes::VolumeError;
@@ -217,6 +221,8 @@ struct Decided {
     queued: QueuedPod,
     node: String,
     volumes: Option<VolumePlan>,
+    /// Resource claims to be reserved for the pod.
+    claims: Vec<Arc<ResourceClaim>>,
     served: Arc<Served>,
 }
 
@@ -225,6 +231,8 @@ struct Decided {
 enum NotBound {
     #[error("running PreBind plugin \"VolumeBinding\": {0}")]
     Volumes(#[from] VolumeError),
+    #[error("running PreBind plugin \"DynamicResources\": {0}")]
+    Claims(ClientError),
     #[error("running Bind plugin \"DefaultBinder\": {0}")]
     Binding(#[from] ClientError),
 }
@@ -318,12 +326,14 @@ impl Worker {
             Ok(index) => {
                 let node = cluster.node(index).name.clone();
                 let volumes = volume_binding::reserve(&queued.pod, cluster, index);
+                let claims = dynamic_resources::reserve(&queued.pod, cluster);
                 cluster.assume(queued.pod.clone(), index);
                 queue.on_change(&Change::PodAdded(&queued.pod), now);
                 Step::Bind(Decided {
                     queued,
                     node,
                     volumes,
+                    claims,
                     served,
                 })
             }
@@ -502,6 +512,7 @@ impl NotBound {
     fn is_for_good(&self) -> bool {
         match self {
             NotBound::Volumes(error) => matches!(error, VolumeError::PodGone),
+            NotBound::Claims(_) => false,
             NotBound::Binding(error) => error.is_not_found(),
         }
     }
@@ -513,8 +524,14 @@ async fn carry_out(client: &Client, shared: &Shared, decided: &Decided) -> Resul
         queued,
         node,
         volumes,
+        claims,
         served,
     } = decided;
+    for claim in claims {
+        writes::reserve(client, &queued.pod, claim)
+            .await
+            .map_err(NotBound::Claims)?;
+    }
     if let Some(plan) = volumes {
         volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
     }

@@ -1,6 +1,6 @@
 //! What the scheduler writes: bindings, evictions, and the status of pods that wait.
 
-use api::r::PODS;
+use api::r::{PODS, RESOURCECLAIMS};
 use apimachinery::{Value, time::now_text};
 use client::{
     Client, ClientError, DeleteOptions, Patch, WriteOptions,
@@ -9,7 +9,10 @@ use client::{
 use serde_json::json;
 
 use super::{Evictions, reference};
-use crate::pod::Pod;
+use crate::{
+    pod::Pod,
+    storage::{Consumer, ResourceClaim},
+};
 
 /// Writes the Binding.
 pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), ClientError> {
@@ -26,6 +29,33 @@ pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), ClientEr
             &pod.name,
             "binding",
             &binding,
+            &options,
+        )
+        .await
+        .map(drop)
+}
+
+/// Reserves a resource claim for the pod.
+pub async fn reserve(client: &Client, pod: &Pod, claim: &ResourceClaim) -> Result<(), ClientError> {
+    let mut consumers = claim.status.reserved_for.clone();
+    consumers.push(Consumer {
+        resource: "pods".into(),
+        name: pod.name.clone(),
+        uid: pod.uid.to_string(),
+        ..Consumer::default()
+    });
+    let meta = &claim.metadata;
+    let patch = Patch::Merge(json!({
+        "metadata": {"resourceVersion": meta.resource_version}, "status": {"reservedFor": consumers},
+    }));
+    let options = WriteOptions::default();
+    client
+        .patch::<Value>(
+            &RESOURCECLAIMS,
+            &meta.namespace,
+            &meta.name,
+            "status",
+            &patch,
             &options,
         )
         .await
