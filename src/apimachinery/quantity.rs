@@ -36,8 +36,6 @@ pub enum ParseError {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    #[error("unable to parse numeric part of quantity")]
-    Numeric,
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
@@ -176,17 +174,8 @@ impl FromStr for Quantity {
             let end = digits(after);
             (fraction, rest) = after.split_at(end);
         }
-        if whole.is_empty() && fraction.is_empty() {
-            return Err(if rest.is_empty() || unsigned.is_empty() {
-                ParseError::Format
-            } else {
-                ParseError::Numeric
-            });
-        }
-        if !rest
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'+')
-        {
+        let empty = whole.is_empty() && fraction.is_empty();
+        if empty || !is_suffix_shaped(rest) {
             return Err(ParseError::Format);
         }
         let (format, suffix) = suffix(rest).ok_or(ParseError::Suffix)?;
@@ -196,6 +185,13 @@ impl FromStr for Quantity {
             format,
         })
     }
+}
+
+/// Whether the last group of the regular expression matches. What does and is no suffix gets another error.
+fn is_suffix_shaped(text: &str) -> bool {
+    let rest = text.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
+    rest.bytes().all(|b| b.is_ascii_digit())
 }
 
 enum Suffix {
@@ -377,6 +373,18 @@ mod tests {
         assert_eq!(sum.to_string(), "2Gi");
         sum.sub(&parse("3Gi"));
         assert_eq!(sum.to_string(), "-1Gi");
+    }
+
+    #[test]
+    fn a_text_of_another_shape_and_an_unknown_suffix_get_their_own_errors() {
+        for text in [
+            "abc", "64MB", "1,5", "100mb", "Ki", "1.1.M", "1+1.0M", "0.1am",
+        ] {
+            assert_eq!(text.parse::<Quantity>(), Err(ParseError::Format), "{text}");
+        }
+        for text in ["1i", "1mi", "1ki", "1e", "-3.01e-", "1KM", "1Mi5"] {
+            assert_eq!(text.parse::<Quantity>(), Err(ParseError::Suffix), "{text}");
+        }
     }
 
     #[test]

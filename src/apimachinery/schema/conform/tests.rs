@@ -105,7 +105,7 @@ fn wrong_types_are_refused_in_gos_words() {
     );
     check_error(
         json!({"status": {"amount": "x"}}),
-        "unable to parse numeric part of quantity",
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
     );
     check_error(
         json!({"when": "x"}),
