@@ -52,11 +52,7 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition> {
         containers,
         Verdict::yes(SCHEDULED),
     ];
-    let disruption = input
-        .memory
-        .verdict
-        .as_ref()
-        .and_then(|verdict| verdict.disruption.clone());
+    let disruption = super::status::verdict(input).and_then(|verdict| verdict.disruption.clone());
     own.extend(disruption.map(|(reason, message)| Verdict {
         kind: DISRUPTION,
         status: true,

@@ -58,7 +58,7 @@ pub fn status(input: &Input<'_>) -> PodStatus {
     let regular = of(&[Kind::Regular]);
     let ephemeral = of(&[Kind::Ephemeral]);
     let phase = kept_phase(input, phase(input, &slots, &init, &regular));
-    let verdict = input.memory.verdict.as_ref();
+    let verdict = verdict(input);
     let ips = pod_ips(input);
     let mut status = PodStatus {
         host_ip: input.host_ips.first().cloned(),
@@ -96,6 +96,24 @@ pub fn status(input: &Input<'_>) -> PodStatus {
     };
     status.conditions = Some(conditions::conditions(input, &status));
     status
+}
+
+/// The verdict, once it holds: until the last container has ended, the pod is told of as it was, since it still uses
+/// what its end would give free (upstream's `mergePodStatus`).
+pub(super) fn verdict<'a>(input: &Input<'a>) -> Option<&'a Verdict> {
+    let verdict = input.memory.verdict.as_ref();
+    verdict.filter(|_| !may_run(input) || has_ended(input))
+}
+
+fn may_run(input: &Input<'_>) -> bool {
+    input.view.containers.iter().any(ContainerView::is_running)
+}
+
+fn has_ended(input: &Input<'_>) -> bool {
+    matches!(
+        input.previous.phase.as_deref(),
+        Some("Succeeded" | "Failed")
+    )
 }
 
 /// Of a pod that the node did not take, the API is told that and nothing else
@@ -354,18 +372,20 @@ fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
     some(mounts.collect())
 }
 
-/// A phase the API was told is not taken back, and a verdict is an end.
+/// A phase the API was told is not taken back, a verdict is an end, and none comes before the last container's.
 fn kept_phase(input: &Input<'_>, computed: &'static str) -> &'static str {
-    let terminal = match input.previous.phase.as_deref() {
-        Some("Succeeded") => Some("Succeeded"),
-        Some("Failed") => Some("Failed"),
-        _ => None,
-    };
-    match (terminal, &input.memory.verdict) {
-        (Some(terminal), _) => terminal,
-        (None, Some(Verdict { .. })) => "Failed",
-        (None, None) if input.over && !matches!(computed, "Succeeded" | "Failed") => "Failed",
-        (None, None) => computed,
+    match input.previous.phase.as_deref() {
+        Some("Succeeded") => return "Succeeded",
+        Some("Failed") => return "Failed",
+        _ => {}
+    }
+    let ended = matches!(computed, "Succeeded" | "Failed");
+    match (verdict(input), input.previous.phase.as_deref()) {
+        (Some(_), _) => "Failed",
+        (None, Some("Running")) if ended && may_run(input) => "Running",
+        (None, _) if ended && may_run(input) => "Pending",
+        (None, _) if input.over && !ended => "Failed",
+        (None, _) => computed,
     }
 }
 

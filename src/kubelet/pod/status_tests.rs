@@ -316,3 +316,59 @@ fn a_verdict_fails_the_pod_with_its_reason() {
         (&json!("Failed"), &json!("OutOfcpu"))
     );
 }
+
+#[test]
+fn a_pod_out_of_time_ends_with_its_last_container() {
+    let mut case = Case::new(
+        "Always",
+        mk_view(vec![mk_container("c", 0, State::Running, 0)]),
+    );
+    case.previous.phase = Some("Running".to_owned());
+    case.memory.verdict = Some(Verdict {
+        reason: "DeadlineExceeded".to_owned(),
+        message: "too long".to_owned(),
+        disruption: Some(("TerminationByKubelet".to_owned(), "low".to_owned())),
+        rejected: false,
+    });
+    let status = case.status();
+    assert_eq!(status["phase"], "Running");
+    assert_eq!(status.get("reason"), None);
+    assert_eq!(condition(&status, "Ready"), "True||");
+    let types = status["conditions"].as_array().expect("conditions");
+    assert!(types.iter().all(|c| c["type"] != "DisruptionTarget"));
+
+    case.view = mk_view(vec![mk_container("c", 0, State::Exited, 137)]);
+    let status = case.status();
+    assert_eq!(
+        (&status["phase"], &status["reason"], &status["message"]),
+        (
+            &json!("Failed"),
+            &json!("DeadlineExceeded"),
+            &json!("too long")
+        )
+    );
+    assert_eq!(
+        condition(&status, "DisruptionTarget"),
+        "True|TerminationByKubelet|low"
+    );
+}
+
+#[test]
+fn a_pod_is_not_done_while_a_sidecar_runs() {
+    let containers = vec![
+        mk_container("c", 0, State::Exited, 0),
+        mk_container("s", 0, State::Running, 0),
+    ];
+    let mut case = Case::new("Never", mk_view(containers));
+    case.pod = mk_pod(json!({
+        "restartPolicy": "Never", "containers": [{"name": "c"}],
+        "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+    }));
+    case.previous.phase = Some("Running".to_owned());
+    assert_eq!(case.status()["phase"], "Running");
+    case.view = mk_view(vec![
+        mk_container("c", 0, State::Exited, 0),
+        mk_container("s", 0, State::Exited, 0),
+    ]);
+    assert_eq!(case.status()["phase"], "Succeeded");
+}
