@@ -22,11 +22,17 @@ use crate::k8s::Timestamp;
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
+/// Of the volume itself, which upstream makes as it makes an emptyDir.
+const VOLUME_MODE: u32 = 0o777;
 
 /// Makes the volume hold exactly `payload`; says whether anything was written.
 /// `group` is the pod's fsGroup.
 pub fn write(volume: &Path, payload: &Payload, group: Option<u32>) -> Result<bool, VolumeError> {
-    fs::create_dir_all(volume).map_err(VolumeError::io("create", volume))?;
+    if !volume.exists() {
+        fs::create_dir_all(volume).map_err(VolumeError::io("create", volume))?;
+        let open = fs::Permissions::from_mode(VOLUME_MODE);
+        fs::set_permissions(volume, open).map_err(VolumeError::io("chmod", volume))?;
+    }
     let data = volume.join(DATA);
     let old = fs::read_link(&data).ok();
     if let Some(old) = &old {

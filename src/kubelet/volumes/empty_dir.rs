@@ -50,12 +50,12 @@ impl VolumeKind for EmptyDir {
         if existed {
             return Ok(ready);
         }
-        let mode = source
-            .mode
-            .and_then(|mode| u32::try_from(mode).ok())
-            .unwrap_or(MODE);
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-            .map_err(VolumeError::io("chmod", &path))?;
+        let mode = source.mode.and_then(|mode| u32::try_from(mode).ok());
+        // Memory is open to anyone from the start, and sticky: upstream leaves that alone.
+        if let Some(mode) = mode.or((source.medium.as_deref() != Some("Memory")).then_some(MODE)) {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+                .map_err(VolumeError::io("chmod", &path))?;
+        }
         if let Some(group) = ownership::fs_group(cx.pod) {
             ownership::give(&path, group).map_err(VolumeError::io("chown", &path))?;
         }
