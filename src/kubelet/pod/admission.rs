@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::memory::Verdict;
 use super::spec;
+use super::support;
 use crate::k8s::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use crate::resources::{self, Totals};
 
@@ -103,6 +104,7 @@ impl Taken {
 /// Admits `pod` beside `others`, or says why not.
 pub fn admit(pod: &Pod, node: &Node, others: &BTreeMap<String, Taken>) -> Result<Taken, Verdict> {
     let wanted = Taken::of(pod);
+    support::check(pod, node)?;
     if !matches_node(pod, node) {
         return Err(rejected(
             "NodeAffinity",
@@ -119,7 +121,8 @@ pub fn admit(pod: &Pod, node: &Node, others: &BTreeMap<String, Taken>) -> Result
     Ok(wanted)
 }
 
-fn rejected(reason: &str, message: &str) -> Verdict {
+/// The end of a pod that the node does not take.
+pub(super) fn rejected(reason: &str, message: &str) -> Verdict {
     Verdict {
         reason: reason.to_owned(),
         message: format!("Pod was rejected: {message}"),

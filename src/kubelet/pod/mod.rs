@@ -17,5 +17,6 @@ pub mod spec;
 pub mod stage;
 pub mod start;
 pub mod status;
+pub mod support;
 pub mod view;
 pub mod worker;

@@ -18,6 +18,9 @@ pub enum SandboxError {
     /// The RuntimeClass cannot be used.
     #[error("Failed to create pod sandbox: {0}")]
     RuntimeClass(String),
+    /// The pod asks for a user namespace, which it cannot have. It does not run as the node's users instead.
+    #[error("Failed to create pod sandbox: {0}")]
+    UserNamespace(String),
     /// A folder or cgroup cannot be made.
     #[error("Failed to create pod sandbox: {0}")]
     Node(String),
@@ -85,6 +88,7 @@ async fn try_create(
         );
     }
     let handler = runtime_handler(shared, spec.runtime_class_name.as_deref()).await?;
+    check_user_namespace(pod, &handler)?;
     let logs = shared.paths(pod).logs().to_owned();
     let node = |error: std::io::Error| SandboxError::Node(format!("{}: {error}", logs.display()));
     std::fs::create_dir_all(&logs).map_err(node)?;
@@ -110,5 +114,52 @@ async fn runtime_handler(shared: &Shared, class: Option<&str>) -> Result<String,
         Err(error) => Err(SandboxError::RuntimeClass(format!(
             "get RuntimeClass {name:?}: {error}"
         ))),
+    }
+}
+
+/// KEP-127. No runtime is given id mappings yet, so to this kubelet none supports them.
+fn check_user_namespace(pod: &Pod, handler: &str) -> Result<(), SandboxError> {
+    if spec::spec(pod).host_users != Some(false) {
+        return Ok(());
+    }
+    let runtime = match handler {
+        "" => "runtime".to_owned(),
+        handler => format!("RuntimeClass handler {handler:?}"),
+    };
+    Err(SandboxError::UserNamespace(format!(
+        "can't set `spec.hostUsers: false`, {runtime} does not support user namespaces"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pod::spec::tests::mk_pod;
+
+    #[test]
+    fn a_pod_that_asks_for_a_user_namespace_gets_no_sandbox_without_one() {
+        let check = |spec, handler| {
+            let checked = check_user_namespace(&mk_pod(spec), handler);
+            checked.map_err(|error| error.to_string())
+        };
+        let container = json!([{"name": "c"}]);
+        assert_eq!(check(json!({"containers": container}), ""), Ok(()));
+        assert_eq!(
+            check(json!({"containers": container, "hostUsers": true}), ""),
+            Ok(())
+        );
+        for (handler, runtime) in [("", "runtime"), ("kata", "RuntimeClass handler \"kata\"")] {
+            assert_eq!(
+                check(
+                    json!({"containers": container, "hostUsers": false}),
+                    handler
+                ),
+                Err(format!(
+                    "Failed to create pod sandbox: can't set `spec.hostUsers: false`, {runtime} does not support user namespaces"
+                ))
+            );
+        }
     }
 }
