@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -135,17 +135,22 @@ impl Acceptor {
         }
     }
 
-    async fn handshake(&self, stream: TcpStream) -> Option<Box<TlsStream<TcpStream>>> {
+    async fn handshake(&self, mut stream: TcpStream) -> Option<Box<TlsStream<TcpStream>>> {
+        let mut first = [0; 5];
+        let peeked = stream.peek(&mut first).await.ok()?;
+        if is_plain_http(&first[..peeked]) {
+            // What was sent is read: a socket closed with unread data cuts off the answer.
+            let _ = stream.read(&mut [0; PLAIN_READ]).await;
+            let _ = stream.write_all(PLAIN_HTTP).await;
+            return None;
+        }
         let accept = TlsAcceptor::from(self.tls.config())
             .accept(stream)
             .into_fallible();
         match accept.await {
             Ok(stream) => Some(Box::new(stream)),
-            Err((error, mut stream)) => {
+            Err((error, _)) => {
                 tracing::debug!(%error, "A TLS handshake failed");
-                if is_plain_http(&error) {
-                    let _ = stream.write_all(PLAIN_HTTP).await;
-                }
                 None
             }
         }
@@ -225,11 +230,14 @@ impl Acceptor {
 const PLAIN_HTTP: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
-fn is_plain_http(error: &io::Error) -> bool {
-    let inner = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+/// Bytes of a plain request that are read before it is answered; a request without a body is rarely longer.
+const PLAIN_READ: usize = 4096;
+
+/// Whether a connection begins with one of the methods that Go's TLS server tells from a broken handshake.
+fn is_plain_http(first: &[u8]) -> bool {
+    [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"]
+        .iter()
+        .any(|method| first == *method)
 }
 
 fn is_peers_fault(error: &io::Error) -> bool {

@@ -96,9 +96,9 @@ async fn a_plain_request_on_the_tls_port_is_told_so() {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text).await;
     let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(
-        text.ends_with("Client sent an HTTP request to an HTTPS server.\n"),
-        "{text}"
+    assert_eq!(
+        text,
+        "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
     );
 }
 
