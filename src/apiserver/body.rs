@@ -4,6 +4,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use apimachinery::status::Status;
 use bytes::Bytes;
@@ -25,6 +26,10 @@ enum Inner {
     Incoming(hyper::body::Incoming),
     Boxed(BoxedBody),
 }
+
+/// How much of a body that is too large is read and dropped, and for how long.
+const DISCARD_BYTES: usize = 32 << 20;
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Why a request's body could not be read whole.
 #[derive(Debug, thiserror::Error)]
@@ -89,10 +94,11 @@ impl Body {
         }
     }
 
-    /// Reads everything, up to `limit` bytes.
-    pub async fn collect(self, limit: usize) -> Result<Bytes, CollectError> {
+    /// Reads everything, up to `limit` bytes. Of what is too large some more is read and dropped.
+    pub async fn collect(mut self, limit: usize) -> Result<Bytes, CollectError> {
         let hint = http_body::Body::size_hint(&self);
         if hint.lower() > limit as u64 {
+            discard(&mut self).await;
             return Err(CollectError::TooLarge(limit));
         }
         match self.0 {
@@ -143,6 +149,22 @@ impl<G: Unpin> http_body::Body for Held<G> {
     }
 }
 
+/// Reads on, so that a client that sends all before it reads anything gets its answer and not a broken connection.
+async fn discard(body: &mut Body) {
+    use http_body_util::BodyExt;
+    let all = async {
+        let mut left = DISCARD_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let size = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(size) {
+                Some(less) => left = less,
+                None => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_TIME, all).await;
+}
+
 async fn collect_frames(mut body: Body, limit: usize) -> Result<Bytes, CollectError> {
     use http_body_util::BodyExt;
     let mut first = Bytes::new();
@@ -158,6 +180,8 @@ async fn collect_frames(mut body: Body, limit: usize) -> Result<Bytes, CollectEr
             rest.len()
         };
         if have + data.len() > limit {
+            drop((first, rest));
+            discard(&mut body).await;
             return Err(CollectError::TooLarge(limit));
         }
         if have == 0 {
@@ -280,6 +304,19 @@ mod tests {
         let endless = Body::stream(futures::stream::iter(chunks));
         let error = endless.collect(10_000).await.expect_err("over the limit");
         assert!(matches!(error, CollectError::TooLarge(10_000)));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_too_much_before_it_reads_gets_to_the_end() {
+        let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counter = sent.clone();
+        let chunks = (0..64).map(move |_| {
+            counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok(Bytes::from_static(&[0u8; 1024]))
+        });
+        let body = Body::stream(futures::stream::iter(chunks));
+        body.collect(10_000).await.expect_err("over the limit");
+        assert_eq!(sent.load(std::sync::atomic::Ordering::Relaxed), 64);
     }
 
     #[tokio::test]
