@@ -10,6 +10,7 @@ pub use reason::Reason;
 
 use crate::field::{ErrorList, quote};
 use serde::de::Error as _;
+use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::fmt;
@@ -371,6 +372,42 @@ impl Status {
         })
     }
 
+    /// The object as JSON, its members in the order people know them in: compact with a newline, or indented.
+    pub fn to_json(&self, pretty: bool) -> Vec<u8> {
+        const ORDER: [&str; 8] = [
+            "kind",
+            "apiVersion",
+            "metadata",
+            "status",
+            "message",
+            "reason",
+            "details",
+            "code",
+        ];
+        struct Ordered<'a>(Value, Option<&'a Details>);
+        impl Serialize for Ordered<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(None)?;
+                for key in ORDER {
+                    match (key, self.1, self.0.get(key)) {
+                        ("details", Some(details), _) => map.serialize_entry(key, details)?,
+                        (_, _, Some(value)) => map.serialize_entry(key, value)?,
+                        _ => {}
+                    }
+                }
+                map.end()
+            }
+        }
+        let ordered = Ordered(self.to_value(), self.details.as_ref());
+        // Writing a tree of JSON into memory has no way to fail.
+        if pretty {
+            return serde_json::to_vec_pretty(&ordered).unwrap_or_default();
+        }
+        let mut bytes = serde_json::to_vec(&ordered).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
     /// The object as upstream writes it.
     pub fn to_value(&self) -> Value {
         let mut value = json!({
@@ -459,6 +496,15 @@ mod tests {
         assert_eq!((status.code, status.message.as_str()), (code, message));
         let round: Status = serde_json::from_value(status.to_value()).expect("own output");
         assert_eq!(round, status);
+    }
+
+    #[test]
+    fn members_come_in_the_order_people_know() {
+        let text = String::from_utf8(Status::not_found("", "pods", "a").to_json(false));
+        assert_eq!(
+            text.expect("text"),
+            "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"pods \\\"a\\\" not found\",\"reason\":\"NotFound\",\"details\":{\"name\":\"a\",\"kind\":\"pods\"},\"code\":404}\n"
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod quota;
 mod service_account;
 mod storage;
 mod tolerations;
+mod webhooks;
 
 use api::Resource;
 use apimachinery::{Status, Value};
@@ -112,6 +113,8 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
+    (&webhooks::MutatingAdmissionWebhook, true),
+    (&webhooks::ValidatingAdmissionWebhook, true),
     (&quota::ResourceQuota, true),
 ];
 

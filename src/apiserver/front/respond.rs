@@ -16,7 +16,14 @@ const NO_SNIFF: HeaderName = http::header::X_CONTENT_TYPE_OPTIONS;
 /// A failure (or success) as a `metav1.Status`.
 pub fn status(status: &Status, accepted: Accepted) -> Response<Body> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = value(code, &status.to_value(), accepted);
+    let mut response = match accepted.media {
+        MediaType::Json => with_type(
+            code,
+            MediaType::Json.name(),
+            status.to_json(accepted.pretty).into(),
+        ),
+        _ => value(code, &status.to_value(), accepted),
+    };
     let retry = status
         .details
         .as_ref()

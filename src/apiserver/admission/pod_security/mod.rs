@@ -45,11 +45,17 @@ struct Policy<'a> {
 impl<'a> Policy<'a> {
     fn of(namespace: &'a Value, mode: &str) -> Self {
         let label = |name: &str| meta::label(namespace, &format!("{PREFIX}{name}")).unwrap_or("");
+        // Who is held to a level is warned by it, unless told otherwise.
+        let mode = match mode {
+            "warn" if label("warn").is_empty() => "enforce",
+            mode => mode,
+        };
         let level = match label(mode) {
             known if LEVELS.contains(&known) => known,
             "" => "privileged",
-            // What cannot be read is taken for the strictest.
-            _ => "restricted",
+            // What cannot be read is taken for the strictest where it is enforced, and is not told of elsewhere.
+            _ if mode == "enforce" => "restricted",
+            _ => "privileged",
         };
         let version = match label(&format!("{mode}-version")) {
             "" => "latest",
@@ -312,7 +318,10 @@ mod tests {
             "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.30",
             "pod-security.kubernetes.io/warn": "odd", "pod-security.kubernetes.io/audit-version": "2"}}});
         assert_eq!(Policy::of(&namespace, "enforce").text(), "baseline:v1.30");
-        assert_eq!(Policy::of(&namespace, "warn").text(), "restricted:latest");
+        assert!(Policy::of(&namespace, "warn").is_open());
+        let held =
+            json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+        assert_eq!(Policy::of(&held, "warn").text(), "baseline:latest");
         assert!(Policy::of(&namespace, "audit").is_open());
         let texts: Vec<String> = label_errors(&namespace)
             .iter()

@@ -8,3 +8,4 @@ mod harness;
 mod lists;
 mod verbs;
 mod watches;
+mod webhooks;

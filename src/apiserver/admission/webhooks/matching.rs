@@ -1,0 +1,204 @@
+//! Whether a webhook is meant by a write: its rules, in any version of the resource, and its selectors.
+
+use api::Resource;
+use apimachinery::selector::LabelSelector;
+use apimachinery::{Status, Value};
+
+use super::super::{Attributes, Operation};
+use crate::kinds::tree::{at, items, text};
+
+/// One webhook of a configuration.
+pub struct Hook(pub Value);
+
+impl Hook {
+    pub fn name(&self) -> &str {
+        text(&self.0, &["name"])
+    }
+}
+
+/// The resource a hook is asked about, and the one the request was about.
+pub struct Asked {
+    pub resource: &'static Resource,
+    pub requested: &'static Resource,
+}
+
+pub fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "CREATE",
+        Operation::Update => "UPDATE",
+        Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
+    }
+}
+
+/// What to ask the hook about, when it is meant.
+pub async fn matches(
+    attributes: &Attributes<'_>,
+    hook: &Hook,
+    object: Option<&Value>,
+) -> Result<Option<Asked>, Status> {
+    let requested = requested(attributes);
+    let equivalent = text(&hook.0, &["matchPolicy"]) != "Exact";
+    let mut candidates = vec![requested];
+    if equivalent {
+        candidates.extend(versions(attributes, requested));
+    }
+    let rules = items(&hook.0, &["rules"]);
+    let found = candidates.into_iter().find(|resource| {
+        rules
+            .iter()
+            .any(|rule| rule_matches(rule, resource, attributes.subresource, attributes.operation))
+    });
+    let Some(resource) = found else {
+        return Ok(None);
+    };
+    if !selects(at(&hook.0, &["objectSelector"]), &[object, attributes.old])
+        || !in_namespace(attributes, hook, object).await?
+    {
+        return Ok(None);
+    }
+    Ok(Some(Asked {
+        resource,
+        requested,
+    }))
+}
+
+/// The resource in the version of the request.
+fn requested(attributes: &Attributes<'_>) -> &'static Resource {
+    let info = &attributes.request.info;
+    attributes
+        .registry
+        .served()
+        .find(&info.group, &info.version, &info.resource)
+        .filter(|resource| resource.kind == attributes.resource.kind)
+        .unwrap_or(attributes.resource)
+}
+
+/// The other served versions of a resource.
+fn versions(
+    attributes: &Attributes<'_>,
+    requested: &'static Resource,
+) -> impl Iterator<Item = &'static Resource> {
+    let stored = attributes.resource;
+    attributes
+        .registry
+        .served()
+        .resources()
+        .into_iter()
+        .filter(move |other| {
+            other.plural == stored.plural
+                && other.storage_group == stored.storage_group
+                && other.kind == stored.kind
+                && !std::ptr::eq(*other, requested)
+        })
+}
+
+fn rule_matches(
+    rule: &Value,
+    resource: &Resource,
+    subresource: &str,
+    operation: Operation,
+) -> bool {
+    let among = |field: &str, wanted: &str| {
+        items(rule, &[field])
+            .iter()
+            .any(|value| value == "*" || value == wanted)
+    };
+    // A namespace counts as cluster-scoped.
+    let scope = match text(rule, &["scope"]) {
+        "Namespaced" => resource.namespaced,
+        "Cluster" => !resource.namespaced,
+        _ => true,
+    };
+    let named = items(rule, &["resources"])
+        .iter()
+        .filter_map(Value::as_str)
+        .any(|pattern| {
+            let (parent, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
+            (parent == "*" || parent == resource.plural) && (sub == "*" || sub == subresource)
+        });
+    scope
+        && named
+        && among("operations", operation_name(operation))
+        && among("apiGroups", resource.group)
+        && among("apiVersions", resource.version)
+}
+
+/// Whether a selector takes one of the objects in; an empty one takes all.
+fn selects(selector: &Value, objects: &[Option<&Value>]) -> bool {
+    let Ok(parsed) = LabelSelector::from_value(selector) else {
+        return false;
+    };
+    selector.is_null()
+        || parsed.is_everything()
+        || objects
+            .iter()
+            .flatten()
+            .any(|object| parsed.matches_object(object))
+}
+
+async fn in_namespace(
+    attributes: &Attributes<'_>,
+    hook: &Hook,
+    object: Option<&Value>,
+) -> Result<bool, Status> {
+    let selector = at(&hook.0, &["namespaceSelector"]);
+    if selector.is_null()
+        || LabelSelector::from_value(selector).is_ok_and(|parsed| parsed.is_everything())
+    {
+        return Ok(true);
+    }
+    if attributes.is_core("namespaces") {
+        return Ok(selects(selector, &[object.or(attributes.old)]));
+    }
+    if !attributes.resource.namespaced {
+        return Ok(true);
+    }
+    let namespace = attributes.registry.namespace(attributes.namespace).await?;
+    Ok(selects(selector, &[namespace.as_ref()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn check(rule: Value, subresource: &str, expect: bool) {
+        let mut whole = json!({"operations": ["CREATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"]});
+        for (key, value) in rule.as_object().expect("a map") {
+            whole[key] = value.clone();
+        }
+        let deployments = api::find("apps", "v1", "deployments").expect("is known");
+        assert_eq!(
+            rule_matches(&whole, deployments, subresource, Operation::Create),
+            expect,
+            "{whole}"
+        );
+    }
+
+    #[test]
+    fn rules_match_by_group_version_resource_scope_and_operation() {
+        check(json!({}), "", true);
+        check(json!({"operations": ["*"]}), "", true);
+        check(json!({"operations": ["UPDATE"]}), "", false);
+        check(json!({"apiGroups": [""]}), "", false);
+        check(json!({"apiVersions": ["v2"]}), "", false);
+        check(json!({"scope": "Cluster"}), "", false);
+        check(json!({}), "scale", false);
+        check(json!({"resources": ["*"]}), "scale", false);
+        check(json!({"resources": ["*/*"]}), "scale", true);
+        check(json!({"resources": ["*/scale"]}), "scale", true);
+        check(json!({"resources": ["deployments/*"]}), "", true);
+    }
+
+    #[test]
+    fn selectors_take_in_either_object() {
+        let selector = json!({"matchLabels": {"a": "b"}});
+        let with = json!({"metadata": {"labels": {"a": "b"}}});
+        let without = json!({"metadata": {}});
+        assert!(selects(&json!({}), &[None, None]));
+        assert!(selects(&selector, &[Some(&without), Some(&with)]));
+        assert!(!selects(&selector, &[Some(&without), None]));
+    }
+}
