@@ -237,6 +237,7 @@ fn endpoint(address: &Address, ready: bool) -> Endpoint {
         target_ref: address.target_ref.clone(),
         node_name: address.node_name.clone(),
         zone: None,
+        hints: None,
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     pub ip_families: Vec<String>,
     pub publish_not_ready_addresses: bool,
+    /// `PreferSameZone` (or `PreferClose`), `PreferSameNode`; absent is anywhere.
+    pub traffic_distribution: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 use super::{
     service::{BY_NAMESPACE, Service, address_of, may_be_endpoint, selected_pods, services_of},
     slices::{
-        self, Action, Conditions, Desired, Endpoint, EndpointSlice, Owner, Port, TargetReference,
+        self, Action, Conditions, Desired, Endpoint, EndpointSlice, Hints, Named, Owner, Port,
+        TargetReference,
     },
 };
 use crate::{
@@ -225,6 +226,7 @@ fn endpoint(
 ) -> Endpoint {
     let serving = pod.is_ready();
     let terminating = pod.metadata.is_deleting();
+    let zone = zone(&pod.spec.node_name);
     Endpoint {
         addresses: vec![address],
         conditions: Conditions {
@@ -239,9 +241,34 @@ fn endpoint(
             name: pod.metadata.name.clone(),
             uid: pod.metadata.uid.clone(),
         }),
-        zone: zone(&pod.spec.node_name),
+        hints: hints(service, pod, zone.as_deref()),
+        zone,
         node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
     }
+}
+
+/// The Service's wish for traffic to stay near (KEP-4444, KEP-3015): each endpoint is for its own zone, or its own node
+/// with its zone beside it. Those that are not ready have none.
+fn hints(service: &Service, pod: &Pod, zone: Option<&str>) -> Option<Hints> {
+    let named = |name: &str| vec![Named { name: name.into() }];
+    let near = match service.spec.traffic_distribution.as_deref()? {
+        "PreferClose" | "PreferSameZone" => false,
+        "PreferSameNode" => true,
+        _ => return None,
+    };
+    if !pod.is_ready() || pod.metadata.is_deleting() {
+        return None;
+    }
+    let node = &pod.spec.node_name;
+    let hints = Hints {
+        for_zones: zone.map(named).unwrap_or_default(),
+        for_nodes: if near && !node.is_empty() {
+            named(node)
+        } else {
+            Vec::new()
+        },
+    };
+    (hints != Hints::default()).then_some(hints)
 }
 
 /// Carries out one action; the resourceVersion it left, if it wrote something.
@@ -363,6 +390,29 @@ mod tests {
         assert_eq!(state(&early, &pod("p", 1, "False")), (true, false, false));
         assert_eq!(state(&plain, &dying), (false, true, true));
         assert_eq!(state(&early, &dying), (true, true, true));
+    }
+
+    #[test]
+    fn endpoints_are_for_their_own_zone_or_node_when_traffic_is_to_stay_near() {
+        let told = |wish: &str, ready: &str| {
+            let service = service(json!({"trafficDistribution": wish}));
+            let endpoint = endpoint(&service, &pod("p", 1, ready), String::new(), zone);
+            serde_json::to_value(endpoint.hints).unwrap()
+        };
+        assert_eq!(
+            told("PreferClose", "True"),
+            json!({"forZones": [{"name": "z"}]})
+        );
+        assert_eq!(
+            told("PreferSameNode", "True"),
+            json!({"forZones": [{"name": "z"}], "forNodes": [{"name": "n1"}]})
+        );
+        assert_eq!(told("PreferSameZone", "False"), Value::Null);
+        let service = service(json!({}));
+        assert_eq!(
+            endpoint(&service, &pod("p", 1, "True"), String::new(), zone).hints,
+            None
+        );
     }
 
     #[test]

@@ -37,6 +37,24 @@ pub struct Endpoint {
     pub node_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hints: Option<Hints>,
+}
+
+/// From where it should be used (discovery/v1 EndpointHints).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Hints {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub for_zones: Vec<Named>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub for_nodes: Vec<Named>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    pub name: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
