@@ -122,6 +122,16 @@ impl Server {
         });
     }
 
+    /// Takes back all faults that were not met.
+    pub fn clear_faults(&self) {
+        self.0.lock().faults.clear();
+    }
+
+    /// Forgets the requests so far, so that a long test holds few.
+    pub fn forget_requests(&self) {
+        self.0.lock().requests.clear();
+    }
+
     /// Ends all watches without a word, as a broken connection does.
     pub fn break_watches(&self) {
         self.0.lock().watchers.clear();

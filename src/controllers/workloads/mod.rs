@@ -1,6 +1,8 @@
 //! Controllers that keep pods running: what they share is how pods are found, made and deleted (`pods`) and how one's
 //! own writes are waited for (`ledger`).
 
+#[cfg(test)]
+mod chaos;
 pub mod daemon_set;
 pub mod deployment;
 pub mod ledger;

@@ -3,6 +3,7 @@
 //! `plan` decides, for all nodes at once, which pods are missing and which must go; this file observes and carries
 //! out. The pods name their node in their affinity; the scheduler binds them.
 
+mod backoff;
 mod plan;
 
 use std::{sync::Arc, time::Duration};
@@ -112,6 +113,7 @@ struct Observed {
     control: PodControl,
     revisions: Revisions,
     written_revisions: Ledger,
+    backoff: backoff::Backoff,
 }
 
 #[async_trait]
@@ -148,6 +150,7 @@ impl Controller for DaemonSets {
                 informer: history.clone(),
             },
             written_revisions: Ledger::default(),
+            backoff: backoff::Backoff::default(),
         });
         let Observed { sets, nodes, .. } = &*observed;
         pods.add_index(BY_CONTROLLER, by_controller);
@@ -264,10 +267,12 @@ impl Observed {
             hash: revision.hash(),
             nodes: &nodes,
             pods: &pods,
+            pause: &|node| self.backoff.left(&meta.uid, node),
             now: now(),
         });
         for (pod, why) in &plan.failed {
             let node = pod.target_node().unwrap_or("");
+            self.backoff.replaced(&meta.uid, node);
             let name = &pod.metadata.name;
             let message = format!(
                 "Found {why} daemon pod {}/{name} on node {node}, will try to kill it",

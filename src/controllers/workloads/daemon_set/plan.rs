@@ -27,8 +27,6 @@ const TOLERATED: [(&str, &str); 6] = [
 ];
 /// One more for pods of the host's network.
 const TOLERATED_ON_HOST: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
-/// A pod that failed is replaced after this long at the earliest, so that one that fails at once does not spin.
-const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
 pub struct Observed<'a> {
     pub set: &'a DaemonSet,
@@ -36,6 +34,8 @@ pub struct Observed<'a> {
     pub hash: &'a str,
     pub nodes: &'a [Arc<Node>],
     pub pods: &'a [Arc<Pod>],
+    /// How long failed pods of a node are still to wait for their successor.
+    pub pause: &'a dyn Fn(&str) -> Option<Duration>,
     pub now: Time,
 }
 
@@ -259,17 +259,8 @@ fn keep<'a>(observed: &Observed<'_>, pods: &[&'a Arc<Pod>], plan: &mut Plan) -> 
                 continue;
             }
         };
-        let created = pod
-            .metadata
-            .creation_timestamp
-            .as_deref()
-            .and_then(apimachinery::time::parse);
-        let age = created.and_then(|created| Duration::try_from(observed.now - created).ok());
-        match age.filter(|age| *age < FAILED_PAUSE) {
-            Some(age) => {
-                let left = FAILED_PAUSE - age;
-                plan.again = Some(plan.again.map_or(left, |again| again.min(left)));
-            }
+        match (observed.pause)(pod.target_node().unwrap_or("")) {
+            Some(left) => plan.again = Some(plan.again.map_or(left, |again| again.min(left))),
             None => {
                 plan.delete.push(Arc::clone(pod));
                 plan.failed.push((Arc::clone(pod), ended));
@@ -410,6 +401,7 @@ mod tests {
             hash: "new",
             nodes,
             pods,
+            pause: &|_| None,
             now: now(),
         });
         let deleted = plan

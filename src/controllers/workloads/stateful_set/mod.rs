@@ -327,6 +327,8 @@ impl Observed {
                 Ok(())
             }
             Err(error) if error.is_namespace_terminating() => Ok(()),
+            // The cache is behind, or the name is another's; no event tells of it, as upstream.
+            Err(error) if error.is_already_exists() => Err(error),
             Err(error) => {
                 let message =
                     format!("create Pod {name} in StatefulSet {set_name} failed error: {error}");
