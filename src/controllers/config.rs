@@ -101,6 +101,5 @@ pub(crate) const LATER: &[&str] = &[
     "persistentvolume-attach-detach-controller",
     "persistentvolume-expander-controller",
     "resourceclaim-controller",
-    "serviceaccount-token-controller",
     "validatingadmissionpolicy-status-controller",
 ];

@@ -33,6 +33,7 @@ mod service_cidrs;
 mod service_lb;
 mod storage;
 mod taint_eviction;
+mod token_secrets;
 mod workloads;
 mod writes;
 
@@ -107,6 +108,7 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &storage::attributes_class::AttributesClassProtection,
     &storage::provisioner::LocalProvisioner,
     &node_ttl::NodeTtl,
+    &token_secrets::TokenSecrets,
     &service_cidrs::ServiceCidrs,
     &service_lb::ServiceLoadBalancers,
 ];
