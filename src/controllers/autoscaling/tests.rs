@@ -77,7 +77,7 @@ async fn a_busy_deployment_grows_and_says_why() {
     use_cpu(&server, "a", "900m");
     use_cpu(&server, "b", "700m");
     server.put(&HORIZONTALPODAUTOSCALERS, json!({
-        "metadata": {"name": "web", "namespace": "n", "generation": 1},
+        "metadata": {"name": "web", "namespace": "n", "generation": 1}, "status": {"currentMetrics": null, "desiredReplicas": 0},
         "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
                  "minReplicas": 1, "maxReplicas": 3, "metrics": [{"type": "Resource", "resource": {
                      "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]},

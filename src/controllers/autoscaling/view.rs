@@ -126,8 +126,19 @@ pub struct Status {
     pub last_scale_time: Option<String>,
     pub current_replicas: i64,
     pub desired_replicas: i64,
+    /// Stored as null while there are none.
+    #[serde(deserialize_with = "null_is_empty")]
     pub current_metrics: Vec<Value>,
+    #[serde(deserialize_with = "null_is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+fn null_is_empty<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Ok(Option::<Vec<T>>::deserialize(from)?.unwrap_or_default())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
