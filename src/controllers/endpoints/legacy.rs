@@ -18,7 +18,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    service::{BY_NAMESPACE, Service, address_of, may_be_endpoint, selected_pods, services_of},
+    service::{
+        BY_NAMESPACE, Service, address_of, gathering, may_be_endpoint, selected_pods, services_of,
+    },
     slices::{HEADLESS, TargetReference},
 };
 use crate::{
@@ -130,8 +132,12 @@ impl Controller for EndpointsController {
         let queue = Queue::default();
         let keys = queue.clone();
         services.add_handler(move |change| keys.add(change.key.to_string()));
-        let (keys, of) = (queue.clone(), services.clone());
-        pods.add_handler(move |change| services_of(&of, change, |key| keys.add(key)));
+        let (keys, to) = (queue.clone(), observed.clone());
+        pods.add_handler(move |change| {
+            services_of(&to.services, change, |key| {
+                keys.add_after(key, gathering(&to.pods, change));
+            });
+        });
         let keys = queue.clone();
         endpoints.add_handler(move |change| keys.add(change.key.to_string()));
         workqueue::run("endpoints", &queue, WORKERS, &context.shutdown, |key| {

@@ -1,13 +1,16 @@
 //! Services as the endpoint controllers read them, and which of a service's ports and addresses a pod has.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::view::ObjectMeta;
 use apimachinery::Value;
 use client::{Delta, Informer};
 use serde::Deserialize;
 
-use crate::objects::{Pod, condition};
+use crate::{
+    context::gather,
+    objects::{Pod, condition},
+};
 
 /// Index of services and pods by namespace.
 pub const BY_NAMESPACE: &str = "namespace";
@@ -157,6 +160,12 @@ pub fn services_of(services: &Informer<Service>, change: &Delta<Pod>, add: impl 
             add(service.metadata.key());
         }
     }
+}
+
+/// How long to gather changes of a namespace's pods, all of which a reconcile looks through.
+pub fn gathering(pods: &Informer<Pod>, change: &Delta<Pod>) -> Duration {
+    let namespace = &change.object().metadata.namespace;
+    gather(pods.count_by_index(BY_NAMESPACE, namespace))
 }
 
 /// What of a pod shows in endpoints.

@@ -14,7 +14,9 @@ use client::{
 use parking_lot::Mutex;
 
 use super::{
-    service::{BY_NAMESPACE, Service, address_of, may_be_endpoint, selected_pods, services_of},
+    service::{
+        BY_NAMESPACE, Service, address_of, gathering, may_be_endpoint, selected_pods, services_of,
+    },
     slices::{
         self, Action, Conditions, Desired, Endpoint, EndpointSlice, Hints, Named, Owner, Port,
         TargetReference,
@@ -107,9 +109,12 @@ impl Observed {
         let keys = queue.clone();
         self.services
             .add_handler(move |change| keys.add(change.key.to_string()));
-        let (keys, services) = (queue.clone(), self.services.clone());
-        self.pods
-            .add_handler(move |change| services_of(&services, change, |key| keys.add(key)));
+        let (keys, to) = (queue.clone(), self.clone());
+        self.pods.add_handler(move |change| {
+            services_of(&to.services, change, |key| {
+                keys.add_after(key, gathering(&to.pods, change));
+            });
+        });
         let keys = queue.clone();
         self.slices.add_handler(move |change| {
             let sides = [&change.old, &change.new];

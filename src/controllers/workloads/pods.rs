@@ -1,6 +1,6 @@
 //! Pods of a controller: which are its own, making new ones from a template, deleting.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use api::{
     r::PODS,
@@ -15,7 +15,10 @@ use futures::future::join_all;
 use serde_json::json;
 
 use super::ledger::Ledger;
-use crate::objects::{Metadata, Pod};
+use crate::{
+    context::gather,
+    objects::{Metadata, Pod},
+};
 
 /// Pods made or deleted in one go (BurstReplicas).
 pub const BURST: usize = 500;
@@ -98,6 +101,14 @@ pub struct PodControl {
 }
 
 impl PodControl {
+    /// How long to gather changes of the pods of the changed one's owner, all of which a reconcile looks at.
+    pub fn gather(&self, change: &Delta<Pod>) -> Duration {
+        let owner = change.object().metadata.controller();
+        gather(owner.map_or(0, |owner| {
+            self.pods.count_by_index(BY_CONTROLLER, &owner.uid)
+        }))
+    }
+
     /// The controller's pods: those it owns and its selector matches. Owned ones it no longer matches are released,
     /// matching ones without a controller are adopted (PodControllerRefManager).
     pub async fn claim(

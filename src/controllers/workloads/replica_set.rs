@@ -40,10 +40,6 @@ const WORKERS: usize = 5;
 const BY_NAMESPACE: &str = "namespace";
 /// Index of ReplicaSets by the uid of their controller, or by `orphan/<namespace>`.
 pub const BY_OWNER: &str = "owner";
-/// Changes of a set's pods are gathered for a time that grows with the set, up to `MAX_GATHER`: a reconcile looks at
-/// all of them, so that one for each change would cost the square of their number.
-const GATHER_PER_POD: Duration = Duration::from_micros(20);
-const MAX_GATHER: Duration = Duration::from_millis(100);
 
 pub struct ReplicaSets;
 pub struct ReplicationControllers;
@@ -184,17 +180,7 @@ async fn run(context: Context, kind: Kind, component: &'static str) {
 
 impl Observed {
     fn pod_changed(&self, change: &Delta<Pod>, queue: &Queue<String>) {
-        let meta = &change.object().metadata;
-        let owned = meta.controller().map_or(0, |owner| {
-            self.control.pods.count_by_index(BY_CONTROLLER, &owner.uid)
-        });
-        let owned = u32::try_from(owned).unwrap_or(u32::MAX);
-        let delay = GATHER_PER_POD.saturating_mul(owned).min(MAX_GATHER);
-        let delay = if delay < GATHER_PER_POD.saturating_mul(50) {
-            Duration::ZERO
-        } else {
-            delay
-        };
+        let delay = self.control.gather(change);
         for key in self.control.kind.owners_in(sides(change)) {
             queue.add_after(key, delay);
         }

@@ -106,8 +106,9 @@ impl Controller for Jobs {
         });
         let (keys, to) = (queue.clone(), observed.clone());
         pods.add_handler(move |change| {
+            let delay = to.control.gather(change);
             for key in to.control.kind.owners_in(sides(change)) {
-                keys.add(Key::Job(key));
+                keys.add_after(Key::Job(key), delay);
             }
             if change.new.as_ref().is_some_and(|pod| to.is_orphan(pod)) {
                 keys.add(Key::Pod(change.key.to_string()));

@@ -192,15 +192,14 @@ impl Observed {
         let (keys, to) = (queue.clone(), self.clone());
         self.control
             .pods
-            .add_handler(move |change| to.pod_changed(change, |key| keys.add(key)));
+            .add_handler(move |change| to.pod_changed(change, &keys));
     }
 
-    fn pod_changed(&self, change: &Delta<Pod>, add: impl Fn(String)) {
-        self.control
-            .kind
-            .owners_in(sides(change))
-            .into_iter()
-            .for_each(&add);
+    fn pod_changed(&self, change: &Delta<Pod>, queue: &Queue<String>) {
+        let delay = self.control.gather(change);
+        for key in self.control.kind.owners_in(sides(change)) {
+            queue.add_after(key, delay);
+        }
         let Some(pod) = change
             .new
             .as_ref()
@@ -217,7 +216,7 @@ impl Observed {
         }
         for set in self.sets.by_index(BY_NAMESPACE, &pod.metadata.namespace) {
             if set.selector().matches(&pod.metadata.labels) {
-                add(set.metadata.key());
+                queue.add(set.metadata.key());
             }
         }
     }

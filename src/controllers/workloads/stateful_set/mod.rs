@@ -182,11 +182,10 @@ impl Controller for StatefulSets {
         sets.add_handler(move |change| keys.add(change.key.to_string()));
         let (keys, to) = (queue.clone(), observed.clone());
         pods.add_handler(move |change| {
-            to.control
-                .kind
-                .owners_in(sides(change))
-                .into_iter()
-                .for_each(|key| keys.add(key));
+            let delay = to.control.gather(change);
+            for key in to.control.kind.owners_in(sides(change)) {
+                keys.add_after(key, delay);
+            }
         });
         workqueue::run("statefulset", &queue, WORKERS, &context.shutdown, |key| {
             let observed = &observed;
