@@ -10,6 +10,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_security;
+mod policies;
 mod priority;
 mod quota;
 mod service_account;
@@ -114,6 +115,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
     (&webhooks::MutatingAdmissionWebhook, true),
+    (&policies::ValidatingAdmissionPolicy, true),
     (&webhooks::ValidatingAdmissionWebhook, true),
     (&quota::ResourceQuota, true),
 ];
@@ -123,6 +125,7 @@ pub struct Chain {
     plugins: Vec<&'static dyn Plugin>,
     ledger: quota::Ledger,
     ending: namespace_lifecycle::Ending,
+    programs: crate::cel::Programs,
 }
 
 impl Chain {
@@ -140,6 +143,7 @@ impl Chain {
                 .collect(),
             ledger: quota::Ledger::default(),
             ending: namespace_lifecycle::Ending::default(),
+            programs: crate::cel::Programs::default(),
         }
     }
 }

@@ -88,7 +88,11 @@ impl Strategy for Custom {
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        self.version(object).schema.validate(object)
+        self.version(object).schema.validate(object, None)
+    }
+
+    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        self.version(new).schema.validate(new, Some(old))
     }
 
     fn warnings(&self, change: &Change<'_>, _new: &Value, _old: Option<&Value>) -> Vec<String> {

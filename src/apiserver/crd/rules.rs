@@ -324,6 +324,15 @@ fn structural(schema: &Node<'_, '_>, errors: &mut ErrorList, depth: usize) {
         );
     }
     list_type(schema, errors);
+    let rules = schema.at("x-kubernetes-validations");
+    for rule in rules.items() {
+        let text = rule.at("rule");
+        if text.present(errors)
+            && let Err(why) = crate::cel::Program::parse(text.text())
+        {
+            text.invalid(errors, why);
+        }
+    }
     let properties = schema.at("properties");
     let others = schema.at("additionalProperties");
     if properties.is_set() && others.value.is_object() {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::field::{Error, ErrorList, ErrorType, Path};
 use apimachinery::{Map, Value};
 use regex::Regex;
 use serde_json::Number;
 
+use crate::cel::{self, Program, Scope, Val};
 use crate::kinds::tree::{at, flag, has, items, text};
 
 /// Deepest nesting that is followed; bodies are refused before they get there.
@@ -18,15 +19,20 @@ const MAX_ERRORS: usize = 100;
 pub struct Schema {
     root: Value,
     patterns: HashMap<String, Regex>,
+    /// Rules of CEL by their text.
+    programs: HashMap<String, Result<Program, String>>,
 }
 
 impl Schema {
     pub fn new(schema: &Value) -> Self {
         let mut patterns = HashMap::new();
         collect(schema, &mut patterns);
+        let mut programs = HashMap::new();
+        collect_rules(schema, &mut programs);
         Self {
             root: schema.clone(),
             patterns,
+            programs,
         }
     }
 
@@ -37,7 +43,8 @@ impl Schema {
         }
     }
 
-    pub fn validate(&self, object: &Value) -> ErrorList {
+    /// What is wrong with an object; `old` is what it was, which rules about changes look at.
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut checker = Checker {
             schema: self,
             errors: ErrorList::new(),
@@ -45,7 +52,48 @@ impl Schema {
         if self.root.is_object() {
             checker.value(object, &self.root, &Path::default(), true, 0);
         }
+        if self.programs.is_empty() {
+            return checker.errors;
+        }
+        let blocked = checker.errors.iter().any(|error| {
+            matches!(
+                error.kind,
+                ErrorType::Required
+                    | ErrorType::TooLong
+                    | ErrorType::TooMany
+                    | ErrorType::TypeInvalid
+            )
+        });
+        if blocked {
+            checker.errors.push(Error::invalid(
+                &Path::new("<nil>"),
+                "null",
+                "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
+            ));
+        } else {
+            checker.rules(object, old, &self.root, &Path::default(), 0);
+        }
         checker.errors
+    }
+}
+
+/// Parses every rule of a schema.
+fn collect_rules(schema: &Value, programs: &mut HashMap<String, Result<Program, String>>) {
+    match schema {
+        Value::Object(map) => {
+            for rule in items(schema, &["x-kubernetes-validations"]) {
+                for field in ["rule", "messageExpression"] {
+                    let text = text(rule, &[field]);
+                    if !text.is_empty() && !programs.contains_key(text) {
+                        programs.insert(text.to_owned(), Program::parse(text));
+                    }
+                }
+            }
+            map.values()
+                .for_each(|inner| collect_rules(inner, programs));
+        }
+        Value::Array(list) => list.iter().for_each(|inner| collect_rules(inner, programs)),
+        _ => {}
     }
 }
 
@@ -411,6 +459,113 @@ impl Checker<'_> {
         }
     }
 
+    /// The rules of CEL of a value and all within it (`cel.Validator`).
+    fn rules(
+        &mut self,
+        value: &Value,
+        old: Option<&Value>,
+        schema: &Value,
+        path: &Path,
+        depth: usize,
+    ) {
+        if depth > MAX_DEPTH || self.errors.len() >= MAX_ERRORS || value.is_null() {
+            return;
+        }
+        for rule in items(schema, &["x-kubernetes-validations"]) {
+            self.rule(rule, value, old, path);
+        }
+        match value {
+            Value::Object(map) => {
+                let known = at(schema, &["properties"]);
+                let others = at(schema, &["additionalProperties"]);
+                for (name, member) in map {
+                    let inner = known.get(name).unwrap_or(others);
+                    if inner.is_object() {
+                        let old = old.and_then(|old| old.get(name));
+                        self.rules(member, old, inner, &path.child(name), depth + 1);
+                    }
+                }
+            }
+            Value::Array(list) => {
+                let inner = at(schema, &["items"]);
+                let keys = items(schema, &["x-kubernetes-list-map-keys"]);
+                for (index, item) in list.iter().enumerate() {
+                    // Only items that have keys can be told to be the same.
+                    let old = (!keys.is_empty()).then_some(old).flatten().and_then(|old| {
+                        old.as_array()?.iter().find(|was| {
+                            keys.iter()
+                                .filter_map(Value::as_str)
+                                .all(|key| was.get(key) == item.get(key))
+                        })
+                    });
+                    self.rules(item, old, inner, &path.index(index), depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rule(&mut self, rule: &Value, value: &Value, old: Option<&Value>, path: &Path) {
+        let expression = text(rule, &["rule"]);
+        let Some(program) = self.schema.programs.get(expression) else {
+            return;
+        };
+        let mut variables = vec![("self", cel::json(value))];
+        let holds = match program {
+            Ok(program) => {
+                if program.uses("oldSelf") {
+                    let optional = flag(rule, &["optionalOldSelf"]);
+                    match (old, optional) {
+                        (old, true) => {
+                            let old = old.map(|old| std::rc::Rc::new(cel::json(old)));
+                            variables.push(("oldSelf", Val::Optional(old)));
+                        }
+                        (Some(old), false) => variables.push(("oldSelf", cel::json(old))),
+                        // A rule about a change says nothing of what is new.
+                        (None, false) => return,
+                    }
+                }
+                program.holds(&Scope::new(&variables))
+            }
+            Err(why) => Err(why.clone()),
+        };
+        let place = match text(rule, &["fieldPath"]) {
+            "" => path.clone(),
+            inner => path.child(inner.trim_start_matches('.')),
+        };
+        let shown = type_name(value);
+        match holds {
+            Ok(true) => {}
+            Ok(false) => {
+                let message = self.message(rule, expression, &Scope::new(&variables));
+                self.errors.push(match text(rule, &["reason"]) {
+                    "FieldValueForbidden" => Error::forbidden(&place, message),
+                    "FieldValueRequired" => Error::required(&place, message),
+                    "FieldValueDuplicate" => Error::duplicate(&place, shown),
+                    _ => Error::invalid(&place, shown, message),
+                });
+            }
+            Err(why) => {
+                let why = format!("{why} evaluating rule: {expression}");
+                self.errors.push(Error::invalid(&place, shown, why));
+            }
+        }
+    }
+
+    fn message(&self, rule: &Value, expression: &str, scope: &Scope<'_, '_>) -> String {
+        let made = self.schema.programs.get(text(rule, &["messageExpression"]));
+        if let Some(Ok(program)) = made
+            && let Ok(Val::Text(message)) = program.evaluate(scope)
+            && !message.trim().is_empty()
+        {
+            return message.into_owned();
+        }
+        match text(rule, &["message"]) {
+            "" => format!("failed rule: {}", expression.trim()),
+            message => message.to_owned(),
+        }
+    }
+
     /// What `schema` alone finds wrong.
     fn alone(&self, value: &Value, schema: &Value, path: &Path, depth: usize) -> ErrorList {
         let mut inner = Checker {
@@ -512,7 +667,7 @@ mod tests {
     #[track_caller]
     fn check(schema: Value, object: Value, expect: &[&str]) {
         let schema = json!({"type": "object", "properties": {"spec": schema}});
-        let errors = Schema::new(&schema).validate(&json!({ "spec": object }));
+        let errors = Schema::new(&schema).validate(&json!({ "spec": object }), None);
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(texts, expect);
     }
@@ -563,6 +718,36 @@ mod tests {
             json!({"type": "string", "nullable": true}),
             Value::Null,
             &[],
+        );
+    }
+
+    #[test]
+    fn rules_are_told_by_their_message_and_see_what_was() {
+        let schema = Schema::new(
+            &json!({"type": "object", "properties": {"spec": {"type": "object",
+            "x-kubernetes-validations": [{"rule": "self.min <= self.max", "message": "min above max"},
+                {"rule": "self.min >= oldSelf.min", "messageExpression": "'min was ' + string(oldSelf.min)"}],
+            "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}}}}),
+        );
+        let of = |min: i64, max: i64| json!({"spec": {"min": min, "max": max}});
+        let texts = |object: &Value, old: Option<&Value>| -> Vec<String> {
+            let errors = schema.validate(object, old);
+            errors.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(texts(&of(1, 2), None), Vec::<String>::new());
+        assert_eq!(
+            texts(&of(3, 2), None),
+            ["spec: Invalid value: \"object\": min above max"]
+        );
+        assert_eq!(
+            texts(&of(1, 2), Some(&of(2, 2))),
+            ["spec: Invalid value: \"object\": min was 2"]
+        );
+        assert_eq!(
+            texts(&json!({"spec": {"min": 1}}), None),
+            [
+                "spec: Invalid value: \"object\": no such key: max evaluating rule: self.min <= self.max"
+            ]
         );
     }
 

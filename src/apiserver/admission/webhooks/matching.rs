@@ -37,23 +37,52 @@ pub async fn matches(
     hook: &Hook,
     object: Option<&Value>,
 ) -> Result<Option<Asked>, Status> {
+    concerned(attributes, &hook.0, "rules", object).await
+}
+
+/// The same for the constraints of a policy, or of its binding (which may have no rules).
+pub async fn constrained(
+    attributes: &Attributes<'_>,
+    constraints: &Value,
+    object: Option<&Value>,
+) -> Result<Option<Asked>, Status> {
     let requested = requested(attributes);
-    let equivalent = text(&hook.0, &["matchPolicy"]) != "Exact";
+    let excluded = items(constraints, &["excludeResourceRules"])
+        .iter()
+        .any(|rule| rule_concerns(rule, requested, attributes));
+    if excluded {
+        return Ok(None);
+    }
+    concerned(attributes, constraints, "resourceRules", object).await
+}
+
+async fn concerned(
+    attributes: &Attributes<'_>,
+    constraints: &Value,
+    rules: &str,
+    object: Option<&Value>,
+) -> Result<Option<Asked>, Status> {
+    let requested = requested(attributes);
+    let equivalent = text(constraints, &["matchPolicy"]) != "Exact";
     let mut candidates = vec![requested];
     if equivalent {
         candidates.extend(versions(attributes, requested));
     }
-    let rules = items(&hook.0, &["rules"]);
+    // A binding without rules takes what its policy takes.
+    let all = rules == "resourceRules" && items(constraints, &[rules]).is_empty();
+    let rules = items(constraints, &[rules]);
     let found = candidates.into_iter().find(|resource| {
-        rules
+        all || rules
             .iter()
-            .any(|rule| rule_matches(rule, resource, attributes.subresource, attributes.operation))
+            .any(|rule| rule_concerns(rule, resource, attributes))
     });
     let Some(resource) = found else {
         return Ok(None);
     };
-    if !selects(at(&hook.0, &["objectSelector"]), &[object, attributes.old])
-        || !in_namespace(attributes, hook, object).await?
+    if !selects(
+        at(constraints, &["objectSelector"]),
+        &[object, attributes.old],
+    ) || !in_namespace(attributes, constraints, object).await?
     {
         return Ok(None);
     }
@@ -91,6 +120,12 @@ fn versions(
                 && other.kind == stored.kind
                 && !std::ptr::eq(*other, requested)
         })
+}
+
+fn rule_concerns(rule: &Value, resource: &Resource, attributes: &Attributes<'_>) -> bool {
+    let names = items(rule, &["resourceNames"]);
+    (names.is_empty() || names.iter().any(|name| name == attributes.name))
+        && rule_matches(rule, resource, attributes.subresource, attributes.operation)
 }
 
 fn rule_matches(
@@ -139,10 +174,10 @@ fn selects(selector: &Value, objects: &[Option<&Value>]) -> bool {
 
 async fn in_namespace(
     attributes: &Attributes<'_>,
-    hook: &Hook,
+    constraints: &Value,
     object: Option<&Value>,
 ) -> Result<bool, Status> {
-    let selector = at(&hook.0, &["namespaceSelector"]);
+    let selector = at(constraints, &["namespaceSelector"]);
     if selector.is_null()
         || LabelSelector::from_value(selector).is_ok_and(|parsed| parsed.is_everything())
     {

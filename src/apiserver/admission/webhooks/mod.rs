@@ -6,12 +6,11 @@
 //! ```
 //!
 //! Mutating hooks run one after the other, those that ask for it once more when a later one changed the object;
-//! validating hooks run at the same time. Match conditions (CEL) are not evaluated: a hook that has them is called
-//! whenever the rest of it matches.
+//! validating hooks run at the same time.
 
 mod client;
-mod matching;
-mod review;
+pub(super) mod matching;
+pub(super) mod review;
 
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use async_trait::async_trait;
 
 use self::matching::{Asked, Hook};
 use super::{Attributes, Operation, Plugin};
+use crate::cel::{self, Scope};
 use crate::kinds::tree::{at, int, items, text};
 use crate::registry::Registry;
 
@@ -171,7 +171,14 @@ async fn ask(
             hook.name()
         )));
     }
-    let question = review::question(attributes, hook, &asked, object);
+    let known = items(&hook.0, &["admissionReviewVersions"]);
+    let question = review::question(attributes, known, &asked, object);
+    match meets_conditions(attributes, hook, at(&question, &["request"])) {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(_) if text(&hook.0, &["failurePolicy"]) == "Ignore" => return Ok(None),
+        Err(why) => return Err(attributes.forbidden(&why)),
+    }
     let seconds = int(&hook.0, &["timeoutSeconds"]).unwrap_or(DEFAULT_TIMEOUT);
     let timeout = Duration::from_secs(seconds.unsigned_abs());
     let config = at(&hook.0, &["clientConfig"]);
@@ -196,4 +203,39 @@ async fn ask(
         return Err(review::denied(hook.name(), answer));
     }
     Ok(Some((asked, answer)))
+}
+
+/// Whether a hook's match conditions hold: one that does not counts more than one that cannot be told.
+fn meets_conditions(
+    attributes: &Attributes<'_>,
+    hook: &Hook,
+    request: &Value,
+) -> Result<bool, String> {
+    let conditions = items(&hook.0, &["matchConditions"]);
+    if conditions.is_empty() {
+        return Ok(true);
+    }
+    let scope = Scope::new(&[
+        ("object", cel::json(at(request, &["object"]))),
+        ("oldObject", cel::json(at(request, &["oldObject"]))),
+        ("request", cel::json(request)),
+    ]);
+    let mut error = None;
+    for condition in conditions {
+        let expression = text(condition, &["expression"]);
+        let holds = match &*attributes.registry.admission.programs.get(expression) {
+            Ok(program) => program.holds(&scope),
+            Err(why) => Err(why.clone()),
+        };
+        match holds {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(why) => {
+                error = Some(format!(
+                    "expression '{expression}' resulted in error: {why}"
+                ));
+            }
+        }
+    }
+    error.map_or(Ok(true), Err)
 }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::super::{Attributes, Operation};
-use super::matching::{Asked, Hook, operation_name};
+use super::matching::{Asked, operation_name};
 use crate::kinds::tree::{at, flag, items, text};
 
 /// What a webhook said.
@@ -45,11 +45,11 @@ fn in_version(attributes: &Attributes<'_>, object: &Value, resource: &'static Re
 /// The review to send.
 pub fn question(
     attributes: &Attributes<'_>,
-    hook: &Hook,
+    known_versions: &[Value],
     asked: &Asked,
     object: Option<&Value>,
 ) -> Value {
-    let knows_v1 = items(&hook.0, &["admissionReviewVersions"])
+    let knows_v1 = known_versions
         .iter()
         .find_map(|version| version.as_str().filter(|v| matches!(*v, "v1" | "v1beta1")));
     let user = &attributes.request.user;

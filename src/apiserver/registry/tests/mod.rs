@@ -6,6 +6,7 @@ mod contract;
 mod crds;
 mod harness;
 mod lists;
+mod policies;
 mod verbs;
 mod watches;
 mod webhooks;

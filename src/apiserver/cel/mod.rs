@@ -1,0 +1,204 @@
+//! The Common Expression Language, as far as rules about objects use it: parsed once, evaluated over JSON that is borrowed.
+//!
+//! ```text
+//! text ─ parse ─▶ Program ─ evaluate(variables) ─▶ Val, or an error in cel-go's words
+//! ```
+//!
+//! There is no type checker: what cel-go refuses to compile for its types fails here when it is evaluated.
+//! **Invariant:** work is bounded: by depth when parsing, by steps when evaluating.
+
+mod eval;
+mod functions;
+mod parse;
+mod value;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apimachinery::Value;
+use parking_lot::Mutex;
+
+pub use eval::Scope;
+pub use value::Val;
+
+/// Expressions kept parsed; past that all are parsed anew.
+const MAX_PROGRAMS: usize = 4096;
+
+/// A parsed expression.
+pub struct Program {
+    root: parse::Expr,
+    text: String,
+}
+
+impl Program {
+    /// Errs with what is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self {
+            root: parse::parse(text)?,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The value in a scope.
+    pub fn evaluate<'v>(&self, scope: &Scope<'v, '_>) -> Result<Val<'v>, String> {
+        eval::evaluate(&self.root, scope)
+    }
+
+    /// The value as a condition.
+    pub fn holds(&self, scope: &Scope<'_, '_>) -> Result<bool, String> {
+        match self.evaluate(scope)? {
+            Val::Bool(holds) => Ok(holds),
+            _ => Err(format!("expression {:?} must evaluate to bool", self.text)),
+        }
+    }
+
+    /// Whether a variable is used.
+    pub fn uses(&self, name: &str) -> bool {
+        self.root.uses(name)
+    }
+}
+
+/// Parsed expressions by their text.
+#[derive(Default)]
+pub struct Programs(Mutex<HashMap<String, Arc<Result<Program, String>>>>);
+
+impl Programs {
+    pub fn get(&self, text: &str) -> Arc<Result<Program, String>> {
+        let mut programs = self.0.lock();
+        if let Some(program) = programs.get(text) {
+            return program.clone();
+        }
+        if programs.len() >= MAX_PROGRAMS {
+            programs.clear();
+        }
+        let program = Arc::new(Program::parse(text));
+        programs.insert(text.to_owned(), program.clone());
+        program
+    }
+}
+
+/// A value of JSON for expressions.
+pub fn json(value: &Value) -> Val<'_> {
+    Val::of(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn check(text: &str, expect: bool) {
+        let object = json!({"spec": {"replicas": 3, "name": "abc", "size": "1Gi", "list": [1, 2, 3], "empty": [], "flag": true,
+            "labels": {"a": "b", "x.y/z": "w"}, "parts": [{"name": "p", "n": 1}, {"name": "q", "n": 2}], "a-b": 1}});
+        let scope = Scope::new(&[("self", json(&object))]);
+        let program = Program::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+        match program.holds(&scope) {
+            Ok(holds) => assert_eq!(holds, expect, "{text}"),
+            Err(why) => panic!("{text}: {why}"),
+        }
+    }
+
+    #[test]
+    fn operators_have_their_precedence_and_types() {
+        check("1 + 2 * 3 == 7 && !(1 > 2) || false", true);
+        check("-2 + 5 == 3 && 7 / 2 == 3 && 7 % 4 == 3", true);
+        check("1.5 * 2.0 == 3.0 && 0x10 == 16 && 2u == 2u", true);
+        check("self.spec.replicas > 2 ? 'big' == 'big' : false", true);
+        check("'a' + \"b\" == 'ab' && r'\\d' == '\\\\d'", true);
+        check("[1, 2] + [3] == [1, 2, 3] && 2 in [1, 2]", true);
+        check(
+            "{'a': 1}.a == 1 && 'a' in {'a': 1} && {'a': 1}['a'] == 1",
+            true,
+        );
+        check("self.spec.replicas <= 2", false);
+    }
+
+    #[test]
+    fn macros_walk_lists_and_maps() {
+        check(
+            "self.spec.list.all(x, x > 0) && self.spec.list.exists(x, x == 2)",
+            true,
+        );
+        check("self.spec.list.exists_one(x, x > 2)", true);
+        check("self.spec.list.map(x, x * 2) == [2, 4, 6]", true);
+        check("self.spec.list.filter(x, x != 2) == [1, 3]", true);
+        check("self.spec.labels.all(k, k.size() > 0)", true);
+        check(
+            "self.spec.parts.all(p, self.spec.parts.exists_one(q, q.name == p.name))",
+            true,
+        );
+        check("has(self.spec.name) && !has(self.spec.none)", true);
+        check("self.spec.empty.all(x, false)", true);
+    }
+
+    #[test]
+    fn errors_are_absorbed_where_the_answer_is_known() {
+        check("true || self.none.deeper", true);
+        check("self.none.deeper || true", true);
+        check("!(false && self.none)", true);
+        let object = json!({});
+        let scope = Scope::new(&[("self", json(&object))]);
+        let why = Program::parse("self.none == 1")
+            .expect("parses")
+            .holds(&scope)
+            .expect_err("fails");
+        assert_eq!(why, "no such key: none");
+    }
+
+    #[test]
+    fn libraries_know_texts_lists_times_and_quantities() {
+        check(
+            "self.spec.name.startsWith('a') && self.spec.name.matches('^[a-c]+$')",
+            true,
+        );
+        check(
+            "'a,b'.split(',') == ['a', 'b'] && ['a', 'b'].join('-') == 'a-b'",
+            true,
+        );
+        check(
+            "'Hello'.lowerAscii() == 'hello' && 'abc'.substring(1, 2) == 'b'",
+            true,
+        );
+        check(
+            "self.spec.list.sum() == 6 && self.spec.list.max() == 3 && self.spec.list.isSorted()",
+            true,
+        );
+        check(
+            "quantity(self.spec.size).isGreaterThan(quantity('500Mi')) && isQuantity('1Gi')",
+            true,
+        );
+        check(
+            "duration('1h') > duration('30m') && timestamp('2026-01-01T00:00:00Z') < timestamp('2027-01-01T00:00:00Z')",
+            true,
+        );
+        check(
+            "int('3') == 3 && string(3) == '3' && double(3) == 3.0 && size('abc') == 3",
+            true,
+        );
+        check(
+            "self.spec.?none.orValue(5) == 5 && self.spec.?replicas.hasValue()",
+            true,
+        );
+        check("self.spec.a__dash__b == 1 && type(1) == int", true);
+        check(
+            "'10.0.0.0/8' == '10.0.0.0/8' && isIP('10.0.0.1') && cidr('10.0.0.0/8').containsIP('10.1.0.1')",
+            true,
+        );
+    }
+
+    #[test]
+    fn bad_texts_and_endless_work_are_refused() {
+        for text in ["1 +", "a.b(", "'x", "[1, 2", "foo bar", "1 ? 2", ""] {
+            assert!(Program::parse(text).is_err(), "{text}");
+        }
+        assert!(Program::parse(&"(".repeat(10_000)).is_err());
+        let list: Vec<i64> = (0..1000).collect();
+        let object = json!({ "l": list });
+        let scope = Scope::new(&[("self", json(&object))]);
+        let program = Program::parse("self.l.all(a, self.l.all(b, self.l.all(c, a + b + c >= 0)))")
+            .expect("parses");
+        let why = program.holds(&scope).expect_err("too much");
+        assert!(why.contains("cost limit"), "{why}");
+    }
+}
