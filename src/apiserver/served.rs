@@ -6,6 +6,8 @@ use std::sync::Arc;
 use api::Resource;
 use parking_lot::RwLock;
 
+use crate::crd::Version;
+
 /// The served resources: the built-in ones in the order of `api::RESOURCES`, and the custom ones there are now.
 pub struct Served {
     fixed: Vec<&'static Resource>,
@@ -19,6 +21,8 @@ struct Table {
     resources: Vec<&'static Resource>,
     /// Positions in `resources` by version, plural and group.
     by_name: HashMap<(&'static str, &'static str, &'static str), usize>,
+    /// Custom versions, for what their definitions say of them.
+    custom: Vec<&'static Version>,
     /// Group and version pairs in discovery's order.
     versions: Vec<(&'static str, &'static str)>,
 }
@@ -57,19 +61,24 @@ impl Served {
             .copied()
             .filter(|resource| is_on(resource, runtime_config))
             .collect();
-        let table = Table::new(0, resources.clone());
+        let table = Table::new(0, resources.clone(), Vec::new());
         Self {
             fixed: resources,
             table: RwLock::new(Arc::new(table)),
         }
     }
 
-    /// Serves these custom resources from now on, beside the built-in ones.
-    pub fn set_custom(&self, custom: &[&'static Resource]) {
+    /// Serves these custom versions from now on, beside the built-in resources.
+    pub fn set_custom(&self, custom: Vec<&'static Version>) {
         let mut table = self.table.write();
         let mut resources = self.fixed.clone();
-        resources.extend(custom);
-        *table = Arc::new(Table::new(table.generation + 1, resources));
+        resources.extend(custom.iter().map(|version| &version.resource));
+        *table = Arc::new(Table::new(table.generation + 1, resources, custom));
+    }
+
+    /// The custom versions that are served.
+    pub fn custom(&self) -> Vec<&'static Version> {
+        self.table().custom.clone()
     }
 
     /// Moves whenever what is served changes.
@@ -135,7 +144,11 @@ impl Served {
 }
 
 impl Table {
-    fn new(generation: u64, resources: Vec<&'static Resource>) -> Self {
+    fn new(
+        generation: u64,
+        resources: Vec<&'static Resource>,
+        custom: Vec<&'static Version>,
+    ) -> Self {
         let by_name = resources
             .iter()
             .enumerate()
@@ -155,6 +168,7 @@ impl Table {
             generation,
             resources,
             by_name,
+            custom,
             versions,
         }
     }

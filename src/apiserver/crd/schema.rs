@@ -36,6 +36,11 @@ impl Schema {
         }
     }
 
+    /// The schema as the definition has it.
+    pub fn raw(&self) -> &Value {
+        &self.root
+    }
+
     /// Fills in defaults; null becomes the default where null is no value (`defaulting.Default`).
     pub fn default(&self, object: &mut Value) {
         if self.root.is_object() {

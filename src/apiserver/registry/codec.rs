@@ -278,7 +278,6 @@ pub fn fit(
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("selfLink");
     }
-    schema::complete(&mut object, expected.message);
     Ok(object)
 }
 

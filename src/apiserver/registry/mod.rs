@@ -252,12 +252,11 @@ impl Registry {
                 .entry((definition.group, definition.plural))
                 .or_insert_with(|| CustomKind::new(definition, self));
         }
-        let resources: Vec<_> = definitions
+        let versions: Vec<_> = definitions
             .iter()
-            .flat_map(|definition| &definition.versions)
-            .map(|version| &version.resource)
+            .flat_map(|definition| definition.versions.iter().copied())
             .collect();
-        self.served.set_custom(&resources);
+        self.served.set_custom(versions);
     }
 
     /// An object as stored, from the cache when it is there, else from the store; `None` when there is none.

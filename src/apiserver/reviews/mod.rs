@@ -126,7 +126,6 @@ async fn read(
         )));
     }
     let mut object = decoded.conform(resource.schema).map_err(refuse)?.value;
-    apimachinery::schema::complete(&mut object, resource.schema);
     meta::set_type(&mut object, &version, resource.kind);
     Ok(object)
 }

@@ -3,6 +3,7 @@
 //! A document is made when it is first asked for and kept compressed; most clients take it as it is kept. Hashes are of
 //! the documents' bytes, so clients' caches on disk stay right across builds.
 
+mod custom;
 mod protobuf;
 
 use std::collections::HashMap;
@@ -157,16 +158,20 @@ fn make(served: &Served, key: &str, hashes: &HashMap<String, String>) -> Vec<(St
     let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
     let resources = &served.resources()[..];
     let v3 = |path: &str| {
-        Some(Document::new(
-            JSON,
-            &json(&api::openapi::v3(path, resources)?),
-        ))
+        let mut document = api::openapi::v3(path, resources)?;
+        custom::publish(&mut document["components"]["schemas"], served, false);
+        Some(Document::new(JSON, &json(&document)))
+    };
+    let v2 = || {
+        let mut document = api::openapi::v2(resources);
+        custom::publish(&mut document["definitions"], served, true);
+        document
     };
     let mut made = Vec::new();
     let document = match key {
-        V2 => Some(Document::new(JSON, &json(&api::openapi::v2(resources)))),
+        V2 => Some(Document::new(JSON, &json(&v2()))),
         V2_PROTOBUF => {
-            let bytes = protobuf::encode(&api::openapi::v2(resources));
+            let bytes = protobuf::encode(&v2());
             Some(Document::new(PROTOBUF, &bytes))
         }
         INDEX => {
