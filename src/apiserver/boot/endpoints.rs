@@ -184,7 +184,7 @@ async fn write(
                 let generation = meta::generation(&object) + 1;
                 meta::set_generation(&mut object, generation);
             }
-            (kv.mod_revision, Bytes::from(encode_object(&object, true)))
+            (kv.mod_revision, encode_object(&object, true))
         }
     };
     let txn = Txn {

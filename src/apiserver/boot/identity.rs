@@ -4,7 +4,6 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use apimachinery::{Status, Value, time};
-use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use store::{Compare, CompareOp, Op, Txn};
@@ -50,7 +49,7 @@ async fn renew(registry: &Registry, holder: &str) -> Result<(), Status> {
         Some(kv) => {
             let mut object = registry.decode_raw(&kind, &kv)?;
             object["spec"] = spec(&identity, holder);
-            (kv.mod_revision, Bytes::from(encode_object(&object, true)))
+            (kv.mod_revision, encode_object(&object, true))
         }
     };
     let txn = Txn {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start ─► objects (namespaces, roles, …), service CIDR, the `kubernetes` service, endpoints, identity ─► booted
-//!      └─► housekeeping: bookmarks, compaction, endpoint lease, allocation repair
+//!      └─► housekeeping: bookmarks, encodings, compaction, endpoint lease, allocation repair
 //! ```
 //!
 //! Every step looks before it writes, so that a restart writes nothing; each is repeated until the store takes it.
@@ -25,6 +25,8 @@ use crate::registry::Registry;
 const RETRY: Duration = Duration::from_millis(500);
 /// How often watchers that want bookmarks get them.
 const BOOKMARKS: Duration = Duration::from_secs(60);
+/// How often encodings that nobody uses are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
 /// How often allocations are compared with the services, when either changed.
 const REPAIR: Duration = Duration::from_secs(180);
 
@@ -42,6 +44,12 @@ pub fn start(registry: &Arc<Registry>) {
         let (weak, stop) = (weak.clone(), stop.clone());
         async move {
             stop.run_until_cancelled(bookmarks(weak)).await;
+        }
+    });
+    registry.spawn("encodings", {
+        let (weak, stop) = (weak.clone(), stop.clone());
+        async move {
+            stop.run_until_cancelled(sweep_encodings(weak)).await;
         }
     });
     if let Some(every) = registry.options.storage.compaction_interval {
@@ -92,6 +100,24 @@ async fn bookmarks(registry: Weak<Registry>) {
             return;
         };
         registry.send_bookmarks().await;
+    }
+}
+
+/// Sleeps while nothing is kept.
+async fn sweep_encodings(registry: Weak<Registry>) {
+    let Some(encodings) = registry
+        .upgrade()
+        .map(|registry| registry.encodings().clone())
+    else {
+        return;
+    };
+    loop {
+        encodings.any().await;
+        tokio::time::sleep(SWEEP).await;
+        let Some(registry) = registry.upgrade() else {
+            return;
+        };
+        registry.sweep_encodings();
     }
 }
 

@@ -1,7 +1,8 @@
 //! One stored object as readers need it: its bytes, where the resourceVersion goes into them, and what selectors look at.
 //!
 //! The stored JSON has no resourceVersion; it is spliced in (prefix, number, suffix) when the object is served, so that the
-//! stored bytes, which the embedded store shares, are held once. Other encodings are made once, on first use.
+//! stored bytes, which the embedded store shares, are held once. Other encodings are made once, on first use, and kept
+//! for a while (`encodings`).
 //!
 //! **Invariant:** an entry never changes; a new revision is a new entry.
 
@@ -13,6 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use store::KeyValue;
 
+use super::encodings::{Encodings, Kept};
 use super::scan::{Path, ScanError, Text, scan};
 
 /// Names an encoding of an entry (media type, version, transformation): equal ids mean equal bytes.
@@ -31,6 +33,8 @@ pub struct Shape {
     /// Where the values of field selectors are found; at most 32.
     pub paths: Vec<Path>,
     pub normalize: Normalize,
+    /// Bounds what is kept of entries beside their stored bytes; one for all resources of a server.
+    pub encodings: Arc<Encodings>,
 }
 
 impl Shape {
@@ -86,7 +90,7 @@ pub struct Entry {
     metadata: (u32, u32),
     labels: Box<[(Text, Text)]>,
     fields: Box<[Option<Text>]>,
-    encoded: Mutex<Vec<(EncodingId, Bytes)>>,
+    encoded: Mutex<Option<Box<Kept>>>,
 }
 
 impl Entry {
@@ -210,28 +214,39 @@ impl Entry {
         inside.iter().all(u8::is_ascii_whitespace)
     }
 
-    /// The bytes of encoding `id`, made by `encode` on the first call.
+    /// The bytes of encoding `id`, made by `encode` on the first call and kept if `all` has room.
     pub fn encoded<E>(
         &self,
+        all: &Arc<Encodings>,
         id: EncodingId,
         encode: impl FnOnce(&Self) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
-        let find = |list: &Vec<(EncodingId, Bytes)>| {
-            list.iter()
-                .find(|(have, _)| *have == id)
-                .map(|(_, bytes)| bytes.clone())
-        };
-        if let Some(bytes) = find(&self.encoded.lock()) {
+        if let Some(kept) = self.encoded.lock().as_mut()
+            && let Some(bytes) = kept.find(id)
+        {
             return Ok(bytes);
         }
         // Made outside of the lock: two first readers may both encode, one result stays.
         let bytes = encode(self)?;
-        let mut list = self.encoded.lock();
-        if let Some(bytes) = find(&list) {
-            return Ok(bytes);
+        let mut encoded = self.encoded.lock();
+        let kept = encoded.get_or_insert_with(|| Box::new(Kept::new(all)));
+        if kept.find(id).is_none() {
+            kept.add(id, &bytes);
         }
-        list.push((id, bytes.clone()));
         Ok(bytes)
+    }
+
+    /// Drops the encodings that nobody has used lately.
+    pub fn let_go_unused(&self) {
+        let mut encoded = self.encoded.lock();
+        if encoded.as_ref().is_some_and(|kept| kept.is_unused()) {
+            *encoded = None;
+        }
+    }
+
+    /// Drops the encodings: the state was replaced, so few will ask for it any more.
+    pub(super) fn let_go(&self) {
+        *self.encoded.lock() = None;
     }
 }
 
@@ -359,6 +374,7 @@ pub(crate) mod tests {
                 }
                 Ok(Bytes::from(value.to_string()))
             }),
+            encodings: Arc::default(),
         }
     }
 

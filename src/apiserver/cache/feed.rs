@@ -161,6 +161,9 @@ impl State {
         match entry {
             Some(entry) => {
                 let previous = self.entries.insert(ByKey(entry.clone())).map(|old| old.0);
+                if let Some(previous) = &previous {
+                    previous.let_go();
+                }
                 Some(Event {
                     change: if previous.is_some() {
                         Change::Modified
@@ -175,6 +178,7 @@ impl State {
             // Deleted, or replaced by bytes that are no object: either way the object is gone.
             None => {
                 let last = self.entries.remove(&change.kv.key[..])?.0;
+                last.let_go();
                 Some(Event {
                     change: Change::Deleted,
                     revision,

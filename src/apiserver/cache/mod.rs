@@ -12,6 +12,7 @@
 //! **Invariant:** watchers get events gaplessly, in revision order; a slow watcher is dropped alone.
 //! **Invariant:** nothing here knows a kind or an encoding.
 
+mod encodings;
 mod entry;
 mod feed;
 mod scan;
@@ -31,6 +32,7 @@ use store::{RangeRequest, Store, StoreError};
 use tokio::sync::watch as signal;
 use tokio_util::sync::CancellationToken;
 
+pub use encodings::Encodings;
 pub use entry::{ByKey, EncodingId, Entry, EntryError, Normalize, Shape};
 pub use scan::Path;
 pub use watch::{From, Watch};
@@ -269,6 +271,13 @@ impl Cache {
 
     pub fn watcher_count(&self) -> usize {
         self.watchers.lock().len()
+    }
+
+    /// Drops what was encoded of objects and not used lately; `Encodings::begin_sweep` comes first.
+    pub fn sweep_encodings(&self) {
+        self.snapshot()
+            .iter()
+            .for_each(|entry| entry.let_go_unused());
     }
 
     fn make_entry(&self, kv: &store::KeyValue) -> Option<Arc<Entry>> {

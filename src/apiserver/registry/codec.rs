@@ -3,6 +3,7 @@
 //! The stored form is compact JSON that begins with kind, apiVersion and metadata, without a resourceVersion: readers find
 //! metadata at once, and the type is cut off where a list's items do not have it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use api::Resource;
@@ -10,13 +11,16 @@ use apimachinery::codec::media::MediaType;
 use apimachinery::codec::protobuf::{self, Envelope};
 use apimachinery::codec::{self, Decoded, json, yaml};
 use apimachinery::schema::{self, Message};
-use apimachinery::{Map, Status, Value, meta};
+use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
 
 use super::options::FieldValidation;
 use super::strategy::Strategy;
 use crate::cache::Entry;
 use crate::request::Warnings;
+
+/// Bytes of its buffer for encoding that a thread keeps.
+const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// The first bytes of every stored object of a kind: `{"kind":"Pod","apiVersion":"v1",`.
 pub fn type_prefix(resource: &Resource) -> Vec<u8> {
@@ -29,46 +33,71 @@ pub fn type_prefix(resource: &Resource) -> Vec<u8> {
 }
 
 /// Encodes an object with kind, apiVersion and metadata first. With `stored`, without its resourceVersion.
-pub fn encode_object(object: &Value, stored: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(2048);
+///
+/// The bytes are as long as they are: an object lives in the store and the caches for long, and spare room with it.
+pub fn encode_object(object: &Value, stored: bool) -> Bytes {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        write_object(scratch, object, stored);
+        let bytes = Bytes::copy_from_slice(scratch);
+        scratch.shrink_to(SCRATCH_BYTES);
+        bytes
+    })
+}
+
+fn write_object(out: &mut Vec<u8>, object: &Value, stored: bool) {
     let Some(map) = object.as_object() else {
-        return json::encode(object);
+        return write_value(out, object);
     };
     out.push(b'{');
     for key in ["kind", "apiVersion"] {
         if let Some(value) = map.get(key) {
-            member(&mut out, key, value);
+            write_key(out, key);
+            write_value(out, value);
         }
     }
     match map.get("metadata") {
-        Some(Value::Object(metadata)) if stored && metadata.contains_key("resourceVersion") => {
-            let metadata: Map<String, Value> = metadata
-                .iter()
-                .filter(|(key, _)| *key != "resourceVersion")
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect();
-            member(&mut out, "metadata", &Value::Object(metadata));
+        Some(Value::Object(metadata)) if stored => {
+            write_key(out, "metadata");
+            out.push(b'{');
+            for (key, value) in metadata {
+                if key != "resourceVersion" {
+                    write_key(out, key);
+                    write_value(out, value);
+                }
+            }
+            out.push(b'}');
         }
-        Some(metadata) => member(&mut out, "metadata", metadata),
+        Some(metadata) => {
+            write_key(out, "metadata");
+            write_value(out, metadata);
+        }
         None => {}
     }
     for (key, value) in map {
         if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
-            member(&mut out, key, value);
+            write_key(out, key);
+            write_value(out, value);
         }
     }
     out.push(b'}');
-    out
 }
 
-fn member(out: &mut Vec<u8>, key: &str, value: &Value) {
-    if out.len() > 1 {
+fn write_key(out: &mut Vec<u8>, key: &str) {
+    if out.last() != Some(&b'{') {
         out.push(b',');
     }
-    // Writing a tree into memory cannot fail.
+    // Writing text into memory cannot fail.
     let _ = serde_json::to_writer(&mut *out, key);
     out.push(b':');
-    let _ = serde_json::to_writer(&mut *out, value);
+}
+
+fn write_value(out: &mut Vec<u8>, value: &Value) {
+    // Nor can writing a tree.
+    let _ = serde_json::to_writer(out, value);
 }
 
 /// Stored bytes of any origin as this server stores them.
@@ -98,7 +127,7 @@ pub fn normalize(
     }
     schema::complete(&mut object, resource.schema);
     strategy.default(&mut object);
-    Ok(encode_object(&object, true).into())
+    Ok(encode_object(&object, true))
 }
 
 /// Stored JSON or `k8s\0` protobuf as a tree.
@@ -371,7 +400,7 @@ mod tests {
             "metadata": {"name": "x", "resourceVersion": "5"}});
         let bytes = encode_object(&object, true);
         assert_eq!(
-            String::from_utf8(bytes.clone()).unwrap(),
+            std::str::from_utf8(&bytes).unwrap(),
             r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"b"}}"#
         );
         assert!(bytes.starts_with(&type_prefix(&api::r::CONFIGMAPS)));

@@ -251,7 +251,7 @@ impl Deletion<'_> {
                 (deletes(entry.key(), more), None)
             }
             Plan::Mark(object) => {
-                let value = Bytes::from(codec::encode_object(&object, true));
+                let value = codec::encode_object(&object, true);
                 let put = Op::Put {
                     key: entry.key().clone(),
                     value: value.clone(),

@@ -12,7 +12,7 @@ use super::codec;
 use super::managed::Resets;
 use super::select::Fields;
 use super::strategy::Strategy;
-use crate::cache::{Cache, Shape};
+use crate::cache::{Cache, Encodings, Shape};
 
 /// Everything about one stored resource.
 pub struct Kind {
@@ -35,6 +35,7 @@ impl Kind {
         versions: &[&'static Resource],
         strategy: &'static dyn Strategy,
         root: &str,
+        encodings: &Arc<Encodings>,
     ) -> Self {
         let rest = storage
             .etcd_prefix
@@ -51,6 +52,7 @@ impl Kind {
             api_version: storage.api_version(),
             paths: fields.paths(),
             normalize: Arc::new(move |bytes| codec::normalize(storage, strategy, bytes)),
+            encodings: encodings.clone(),
         };
         Self {
             storage,

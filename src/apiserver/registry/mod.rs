@@ -51,7 +51,7 @@ use crate::admission::Chain;
 use crate::authn::token::Tokens;
 use crate::backend::{Backend, Generation};
 use crate::body::Body;
-use crate::cache::{Cache, Entry};
+use crate::cache::{Cache, Encodings, Entry};
 use crate::crd;
 use crate::kinds;
 use crate::options::Options;
@@ -99,6 +99,7 @@ impl CustomKind {
             &versions,
             strategy,
             &registry.options.storage.prefix,
+            &registry.encodings,
         );
         Self {
             kind: Arc::new(kind.until(stop.clone())),
@@ -118,6 +119,8 @@ pub struct Registry {
     pub(crate) leases: Leases,
     pub(crate) streaming: Streaming,
     parsed: Mutex<ParsedLists>,
+    /// What all caches keep of objects beside their stored bytes.
+    encodings: Arc<Encodings>,
     /// By plural of the stored resource; groups share some.
     kinds: HashMap<&'static str, Vec<Arc<Kind>>>,
     /// Custom kinds by group and plural.
@@ -151,14 +154,16 @@ impl Registry {
         } = parts;
         let store = options.store.clone();
         let stop = CancellationToken::new();
+        let encodings = Arc::default();
         Self {
             admission: Chain::new(&options.admission),
             leases: Leases::new(store.clone()),
             parsed: Mutex::default(),
             streaming: Streaming::new(&options.kubelet_client),
-            kinds: make_kinds(&served, &options.storage.prefix),
+            kinds: make_kinds(&served, &options.storage.prefix, &encodings),
             custom: RwLock::default(),
             definitions: tokio::sync::Mutex::default(),
+            encodings,
             store,
             options,
             served,
@@ -348,6 +353,20 @@ impl Registry {
         }
     }
 
+    pub(crate) fn encodings(&self) -> &Arc<Encodings> {
+        &self.encodings
+    }
+
+    /// Drops what was encoded of objects and not used lately.
+    pub(crate) fn sweep_encodings(&self) {
+        self.encodings.begin_sweep();
+        for kind in self.kinds() {
+            if let Some(cache) = kind.started_cache() {
+                cache.sweep_encodings();
+            }
+        }
+    }
+
     /// Moves when services, addresses or ranges change.
     pub(crate) fn allocations_changed(&self) -> [i64; 2] {
         [("", "services"), ("networking.k8s.io", "ipaddresses")]
@@ -366,7 +385,7 @@ impl Registry {
         if kind.strategy.counts_generation() {
             meta::set_generation(&mut object, 1);
         }
-        codec::encode_object(&object, true).into()
+        codec::encode_object(&object, true)
     }
 
     /// A namespace.
@@ -438,7 +457,11 @@ fn parse_all<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> Result<Vec<Va
     entries.map(|entry| codec::entry_value(entry)).collect()
 }
 
-fn make_kinds(served: &Served, root: &str) -> HashMap<&'static str, Vec<Arc<Kind>>> {
+fn make_kinds(
+    served: &Served,
+    root: &str,
+    encodings: &Arc<Encodings>,
+) -> HashMap<&'static str, Vec<Arc<Kind>>> {
     let mut kinds: HashMap<_, Vec<Arc<Kind>>> = HashMap::new();
     for resource in served.resources() {
         let storage = resource.storage();
@@ -454,7 +477,9 @@ fn make_kinds(served: &Served, root: &str) -> HashMap<&'static str, Vec<Arc<Kind
             .filter(|other| std::ptr::eq(other.storage(), storage))
             .collect();
         let strategy = kinds::strategy_of(storage);
-        named.push(Arc::new(Kind::new(storage, &versions, strategy, root)));
+        named.push(Arc::new(Kind::new(
+            storage, &versions, strategy, root, encodings,
+        )));
     }
     kinds
 }

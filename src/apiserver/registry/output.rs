@@ -178,12 +178,12 @@ impl Format {
     fn converted_json(&self, entry: &Entry, revision: i64) -> Result<Bytes, Status> {
         let encode = |entry: &Entry| -> Result<Bytes, Status> {
             let value = self.value(entry, revision)?;
-            Ok(encode_object(&value, false).into())
+            Ok(encode_object(&value, false))
         };
         if revision != entry.revision() {
             return encode(entry);
         }
-        entry.encoded(self.id(), encode)
+        entry.encoded(&self.kind.shape().encodings, self.id(), encode)
     }
 
     /// The object as a bare protobuf message.
@@ -193,12 +193,14 @@ impl Format {
                 Transform::None => self.value(entry, revision)?,
                 _ => self.partial(entry, revision)?,
             };
-            Ok(encode_protobuf(&object, self.message()?).into())
+            // Copied, since a vector keeps its spare room.
+            let bytes = encode_protobuf(&object, self.message()?);
+            Ok(Bytes::copy_from_slice(&bytes))
         };
         if revision != entry.revision() {
             return encode(entry);
         }
-        entry.encoded(self.id(), encode)
+        entry.encoded(&self.kind.shape().encodings, self.id(), encode)
     }
 
     /// The metadata alone, as an object of its own kind.
@@ -458,7 +460,7 @@ pub fn value(
             (MediaType::Protobuf, sealed)
         }
         (MediaType::Yaml, _) => (MediaType::Yaml, yaml::encode(object)),
-        _ => (MediaType::Json, encode_object(object, false)),
+        _ => (MediaType::Json, encode_object(object, false).into()),
     };
     Ok(respond(code, media, finish(media, pretty, bytes)))
 }

@@ -98,7 +98,7 @@ fn bookmark(format: &Format, revision: i64, initial_end: bool) -> Vec<u8> {
     if format.transform == Transform::None {
         apimachinery::schema::complete(&mut object, schema);
     }
-    super::codec::encode_object(&object, false)
+    super::codec::encode_object(&object, false).into()
 }
 
 /// One event on the wire: a line of JSON, or a length and a WatchEvent message.

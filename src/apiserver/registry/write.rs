@@ -192,7 +192,6 @@ impl<'a> Write<'a> {
             } else {
                 codec::encode_object(&object, true)
             };
-            let value = Bytes::from(value);
             if self.options.dry_run {
                 self.refuse_existing(&key, &name).await?;
                 return self.written(key, value, 0, 0, true);
@@ -401,7 +400,7 @@ impl<'a> Write<'a> {
                 .companions(&change, kept, Some(&old))
                 .await?;
         }
-        let value = Bytes::from(codec::encode_object(&new, true));
+        let value = codec::encode_object(&new, true);
         let key = entry.key().clone();
         if !vanishes && value == *entry.stored() && companions.ops.is_empty() {
             let revision = entry.revision();
@@ -524,7 +523,7 @@ impl Registry {
             if change.dry_run {
                 return Ok(());
             }
-            let value = Bytes::from(codec::encode_object(&object, true));
+            let value = codec::encode_object(&object, true);
             let txn = Txn {
                 compare: compares(&key, kv.mod_revision, Vec::new()),
                 success: puts(&key, &value, kv.lease, Vec::new()),
