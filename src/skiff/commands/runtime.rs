@@ -53,6 +53,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     log(common.verbosity);
+    use_small_pages();
     let workers = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(MAX_WORKERS);
@@ -80,6 +81,14 @@ where
             shutdown.cancel();
         }
     })
+}
+
+/// Keeps the heap out of huge pages where the machine gives them to everyone: a component that touches a few kilobytes
+/// here and there would hold 2 MB for each. (The allocator is built without them for machines that give them on request.)
+fn use_small_pages() {
+    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
+        tracing::debug!(%error, "Huge pages stay as they are");
+    }
 }
 
 /// Verbosity as upstream counts it: 0 to 3 is what an operator reads, 4 is debugging, 6 and more is tracing.
