@@ -17,7 +17,11 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 type BoxedBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
 
 /// A request's or response's payload.
-pub struct Body(Inner);
+pub struct Body {
+    inner: Inner,
+    /// Dropped after `inner`, when the body has been sent or given up.
+    guards: Vec<Box<dyn Send>>,
+}
 
 enum Inner {
     Empty,
@@ -54,7 +58,14 @@ impl From<CollectError> for Status {
 
 impl Body {
     pub fn empty() -> Self {
-        Self(Inner::Empty)
+        Self::new(Inner::Empty)
+    }
+
+    fn new(inner: Inner) -> Self {
+        Self {
+            inner,
+            guards: Vec::new(),
+        }
     }
 
     /// Sends each item as it comes; the peer sees the end when the stream ends. This is how watches, lists and
@@ -63,7 +74,7 @@ impl Body {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
     {
-        Self(Inner::Stream(Box::pin(stream)))
+        Self::new(Inner::Stream(Box::pin(stream)))
     }
 
     /// Wraps any other body, trailers included (proxies use this).
@@ -72,23 +83,21 @@ impl Body {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BodyError>,
     {
-        Self(Inner::Boxed(Box::pin(http_body_util::BodyExt::map_err(
+        Self::new(Inner::Boxed(Box::pin(http_body_util::BodyExt::map_err(
             body,
             Into::into,
         ))))
     }
 
     /// Keeps `guard` alive until the body has been sent or given up.
-    pub fn holding(self, guard: impl Send + Unpin + 'static) -> Self {
-        Self(Inner::Boxed(Box::pin(Held {
-            body: self,
-            _guard: guard,
-        })))
+    pub fn holding(mut self, guard: impl Send + 'static) -> Self {
+        self.guards.push(Box::new(guard));
+        self
     }
 
     /// The bytes, when they are at hand without waiting.
     pub fn as_bytes(&self) -> Option<&Bytes> {
-        match &self.0 {
+        match &self.inner {
             Inner::Full(bytes) => Some(bytes),
             _ => None,
         }
@@ -101,7 +110,7 @@ impl Body {
             discard(&mut self).await;
             return Err(CollectError::TooLarge(limit));
         }
-        match self.0 {
+        match self.inner {
             Inner::Empty => Ok(Bytes::new()),
             Inner::Full(bytes) => Ok(bytes),
             _ => collect_frames(self, limit).await,
@@ -110,8 +119,8 @@ impl Body {
 
     /// The body as a stream of its data, without trailers.
     pub fn into_stream(self) -> Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>> {
-        match self.0 {
-            Inner::Stream(stream) => stream,
+        match self.inner {
+            Inner::Stream(stream) if self.guards.is_empty() => stream,
             _ => Box::pin(
                 http_body_util::BodyStream::new(self).filter_map(|frame| async move {
                     match frame {
@@ -121,31 +130,6 @@ impl Body {
                 }),
             ),
         }
-    }
-}
-
-struct Held<G> {
-    body: Body,
-    _guard: G,
-}
-
-impl<G: Unpin> http_body::Body for Held<G> {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -208,7 +192,7 @@ impl Default for Body {
 
 impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
+        match &self.inner {
             Inner::Empty => f.write_str("Body(empty)"),
             Inner::Full(bytes) => write!(f, "Body({} bytes)", bytes.len()),
             _ => f.write_str("Body(stream)"),
@@ -218,31 +202,31 @@ impl std::fmt::Debug for Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self(Inner::Full(bytes))
+        Self::new(Inner::Full(bytes))
     }
 }
 
 impl From<Vec<u8>> for Body {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Inner::Full(bytes.into()))
+        Self::new(Inner::Full(bytes.into()))
     }
 }
 
 impl From<String> for Body {
     fn from(text: String) -> Self {
-        Self(Inner::Full(text.into()))
+        Self::new(Inner::Full(text.into()))
     }
 }
 
 impl From<&'static str> for Body {
     fn from(text: &'static str) -> Self {
-        Self(Inner::Full(Bytes::from_static(text.as_bytes())))
+        Self::new(Inner::Full(Bytes::from_static(text.as_bytes())))
     }
 }
 
 impl From<hyper::body::Incoming> for Body {
     fn from(incoming: hyper::body::Incoming) -> Self {
-        Self(Inner::Incoming(incoming))
+        Self::new(Inner::Incoming(incoming))
     }
 }
 
@@ -255,11 +239,11 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        match &mut this.0 {
+        match &mut this.inner {
             Inner::Empty => Poll::Ready(None),
             Inner::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                this.0 = Inner::Empty;
+                this.inner = Inner::Empty;
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Inner::Stream(stream) => stream
@@ -274,7 +258,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.inner {
             Inner::Empty => true,
             Inner::Full(bytes) => bytes.is_empty(),
             Inner::Stream(_) => false,
@@ -284,7 +268,7 @@ impl http_body::Body for Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.inner {
             Inner::Empty => SizeHint::with_exact(0),
             Inner::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Inner::Stream(_) => SizeHint::default(),

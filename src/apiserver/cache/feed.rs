@@ -25,11 +25,21 @@ const BACKOFF: [Duration; 6] = [
 ];
 
 impl Cache {
-    /// Follows the store until the cache is stopped. Store errors are retried for ever, with back-off.
+    /// Follows the store until the cache is stopped. Store errors are retried for ever, with back-off. Watches end
+    /// when the server drains.
     pub async fn run(self: Arc<Self>) {
-        let stop = self.stop.clone();
-        stop.run_until_cancelled(self.follow()).await;
-        self.watchers.lock().clear();
+        let (stop, draining) = (self.stop.clone(), self.draining.clone());
+        let drain = async {
+            draining.cancelled().await;
+            self.watchers.lock().close();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.follow() => {}
+            () = drain => {}
+            () = stop.cancelled() => {}
+        }
+        self.watchers.lock().close();
     }
 
     async fn follow(&self) {

@@ -112,11 +112,18 @@ pub struct Cache {
     /// `State::revision`, to wait on; 0 until filled.
     revision: signal::Sender<i64>,
     stop: CancellationToken,
+    /// Cancelled when watches shall end.
+    draining: CancellationToken,
 }
 
 impl Cache {
-    /// A cache that is filled by `run`.
-    pub fn new(store: Arc<dyn Store>, shape: Arc<Shape>, stop: CancellationToken) -> Arc<Self> {
+    /// A cache that is filled by `run`, which ends its watches when `draining` and itself when `stop` is cancelled.
+    pub fn new(
+        store: Arc<dyn Store>,
+        shape: Arc<Shape>,
+        stop: CancellationToken,
+        draining: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
             shape,
@@ -129,6 +136,7 @@ impl Cache {
             watchers: Mutex::default(),
             revision: signal::Sender::new(0),
             stop,
+            draining,
         })
     }
 

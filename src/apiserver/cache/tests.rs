@@ -16,6 +16,7 @@ struct Fixture {
     store: Arc<Embedded>,
     cache: Arc<Cache>,
     stop: CancellationToken,
+    draining: CancellationToken,
     _guard: DropGuard,
 }
 
@@ -26,7 +27,13 @@ impl Fixture {
 
     async fn on(store: Arc<Embedded>) -> Self {
         let stop = CancellationToken::new();
-        let cache = Cache::new(store.clone(), Arc::new(shape()), stop.clone());
+        let draining = CancellationToken::new();
+        let cache = Cache::new(
+            store.clone(),
+            Arc::new(shape()),
+            stop.clone(),
+            draining.clone(),
+        );
         tokio::spawn(cache.clone().run());
         cache.filled().await.expect("filled");
         Self {
@@ -34,6 +41,7 @@ impl Fixture {
             cache,
             _guard: stop.clone().drop_guard(),
             stop,
+            draining,
         }
     }
 
@@ -249,4 +257,20 @@ async fn bookmarks_go_to_those_who_want_them_and_tell_something_new() {
     assert_eq!(next(&mut wants).await.0, Kind::Added);
     let (kind, _, told) = next(&mut wants).await;
     assert_eq!((kind, told), (Kind::Bookmark, revision));
+}
+
+#[tokio::test]
+async fn watches_end_when_the_server_drains_and_the_cache_goes_on() {
+    let fixture = Fixture::start().await;
+    let mut watch = fixture.watch(From::Snapshot { mark_end: false }).await;
+    let first = fixture.put("a/one", "x").await;
+    assert_eq!(next(&mut watch).await.2, first);
+    fixture.draining.cancel();
+    assert!(watch.next().await.is_none());
+    let revision = fixture.put("a/two", "x").await;
+    fixture.cache.wait(revision).await.expect("it follows");
+    let mut late = fixture.watch(From::Snapshot { mark_end: false }).await;
+    assert_eq!(next(&mut late).await.1, "one");
+    assert_eq!(next(&mut late).await.1, "two");
+    assert!(late.next().await.is_none());
 }

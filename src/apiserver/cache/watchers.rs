@@ -118,6 +118,8 @@ struct Watcher {
 pub struct Watchers {
     list: Vec<Watcher>,
     next_id: u64,
+    /// No one may watch any more.
+    closed: bool,
 }
 
 impl Watchers {
@@ -130,6 +132,10 @@ impl Watchers {
     ) -> (u64, mpsc::Receiver<Delivery>) {
         let (queue, receiver) = mpsc::channel(QUEUE);
         self.next_id += 1;
+        if self.closed {
+            // The watch ends once it has sent what it starts with.
+            return (self.next_id, receiver);
+        }
         self.list.push(Watcher {
             id: self.next_id,
             selection,
@@ -150,6 +156,12 @@ impl Watchers {
     /// Ends every watch.
     pub fn clear(&mut self) {
         self.list.clear();
+    }
+
+    /// Ends every watch, and those that come.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.clear();
     }
 
     pub fn len(&self) -> usize {

@@ -22,6 +22,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::cork::gathering;
 use super::tls::Tls;
 use super::{Caller, Front};
 use crate::authn::Peer;
@@ -175,7 +176,13 @@ impl Acceptor {
             let connection = connection.clone();
             service_fn(move |request| connection.clone().call(request))
         };
-        let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let is_busy = {
+            let connection = connection.clone();
+            move || connection.activity.open.load(Ordering::Relaxed) > 1
+        };
+        let mut serving = pin!(gathering(stream, is_busy, |cork| {
+            builder.serve_connection(TokioIo::new(cork), service)
+        }));
         let mut idle = pin!(tokio::time::sleep(IDLE));
         let mut ending = false;
         loop {
@@ -184,13 +191,13 @@ impl Acceptor {
                 () = self.cut_off.cancelled() => return Ok(()),
                 () = self.front.draining.cancelled(), if !ending => {
                     ending = true;
-                    serving.as_mut().graceful_shutdown();
+                    serving.as_mut().serving().graceful_shutdown();
                 }
                 () = idle.as_mut(), if !ending => match connection.activity.idle_until() {
                     Some(later) => idle.as_mut().reset(later),
                     None => {
                         ending = true;
-                        serving.as_mut().graceful_shutdown();
+                        serving.as_mut().serving().graceful_shutdown();
                     }
                 },
             }

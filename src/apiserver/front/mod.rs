@@ -11,6 +11,7 @@
 //! **Invariant:** a panic while a request is handled ends that request only.
 
 pub mod connection;
+mod cork;
 mod errors;
 pub mod gzip;
 pub mod inflight;

@@ -239,7 +239,7 @@ impl Call<'_> {
         }
         let format = self.format()?;
         self.registry
-            .watch(format, self.namespace(), &options, &self.context.shutdown)
+            .watch(format, self.namespace(), &options)
             .await
     }
 
@@ -276,7 +276,7 @@ impl Call<'_> {
         let write = self.write(&options, &manager);
         let creates = self.subresource().is_empty() && self.may_create_on_update().await;
         let written = write
-            .update(self.name(), &preconditions, creates, |_: &Current| {
+            .update(self.name(), &preconditions, creates, |_: Current<'_>| {
                 Ok(Next {
                     object: object.clone(),
                     managed: false,

@@ -104,6 +104,7 @@ impl Kind {
                 registry.store.clone(),
                 self.shape.clone(),
                 self.stop.clone().unwrap_or_else(|| registry.stop.clone()),
+                registry.draining.clone(),
             );
             registry.spawn("cache", cache.clone().run());
             cache

@@ -129,6 +129,8 @@ pub struct Registry {
     pub(crate) definitions: tokio::sync::Mutex<crd::Known>,
     /// Ends caches and background work; cancelled when the registry is dropped.
     stop: CancellationToken,
+    /// Cancelled when watches shall end.
+    draining: CancellationToken,
     _stop_on_drop: DropGuard,
     tasks: TaskTracker,
     /// Set when background work died: the server reports itself unready.
@@ -150,7 +152,7 @@ impl Registry {
             served,
             tokens,
             metrics: _,
-            draining: _,
+            draining,
         } = parts;
         let store = options.store.clone();
         let stop = CancellationToken::new();
@@ -170,6 +172,7 @@ impl Registry {
             tokens,
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
+            draining,
             tasks: TaskTracker::new(),
             broken: Arc::default(),
             booted: Arc::default(),

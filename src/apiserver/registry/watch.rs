@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use apimachinery::codec::media::{MediaType, Transform};
@@ -14,7 +14,6 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use rand::Rng;
 use serde_json::json;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::options::ListOptions;
 use super::output::Format;
@@ -133,7 +132,6 @@ impl Registry {
         format: Format,
         namespace: &str,
         options: &ListOptions,
-        draining: &CancellationToken,
     ) -> Result<Response<Body>, Status> {
         if format.media == MediaType::Yaml {
             return Err(Status::not_acceptable(&STREAMABLE));
@@ -175,7 +173,7 @@ impl Registry {
                 watch: Some(watch),
                 media,
                 timeout: Box::pin(tokio::time::sleep(self.watch_timeout(options))),
-                draining: Box::pin(draining.clone().cancelled_owned()),
+                told: None,
             }),
             Err(CacheError::TooOld { requested, oldest }) => {
                 error_frame(media, &Status::too_old(requested, oldest)).into()
@@ -212,7 +210,21 @@ struct WatchBody {
     watch: Option<Watch>,
     media: MediaType,
     timeout: Pin<Box<tokio::time::Sleep>>,
-    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Whom `timeout` wakes.
+    told: Option<Waker>,
+}
+
+impl WatchBody {
+    /// Whether the watch's time has come. The timer is only told whom to wake when that changed: events come far more
+    /// often.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_told = |told: &Waker| told.will_wake(cx.waker());
+        if self.told.as_ref().is_some_and(is_told) {
+            return self.timeout.is_elapsed();
+        }
+        self.told = Some(cx.waker().clone());
+        self.timeout.as_mut().poll(cx).is_ready()
+    }
 }
 
 impl Stream for WatchBody {
@@ -252,10 +264,7 @@ impl Stream for WatchBody {
         if let Some(bytes) = joined.map(BytesMut::freeze).or(first) {
             return Poll::Ready(Some(Ok(bytes)));
         }
-        let over = this.watch.is_none()
-            || this.timeout.as_mut().poll(cx).is_ready()
-            || this.draining.as_mut().poll(cx).is_ready();
-        if over {
+        if this.watch.is_none() || this.is_over(cx) {
             Poll::Ready(None)
         } else {
             Poll::Pending
