@@ -10,7 +10,7 @@ use apimachinery::codec::media::{self, MediaType, Negotiated, Transform};
 use apimachinery::codec::protobuf::encode as encode_protobuf;
 use apimachinery::codec::{json, yaml};
 use apimachinery::schema::Message;
-use apimachinery::{Status, Value, meta};
+use apimachinery::{Status, Value, meta, time};
 use bytes::Bytes;
 use futures::stream;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -282,30 +282,18 @@ impl Format {
     /// The response that holds a list.
     pub fn list(&self, listing: Listing) -> Result<Response<Body>, Status> {
         match (self.media, self.transform) {
-            (MediaType::Json, Transform::Table) => {
-                let bytes = table::list(self, &listing)?;
-                Ok(respond(
-                    StatusCode::OK,
-                    self.media,
-                    finish(self.media, self.pretty, bytes),
-                ))
-            }
             (MediaType::Json, _) => self.json_list(listing),
-            (MediaType::Protobuf, _) => self.protobuf_list(&listing),
+            (MediaType::Protobuf, _) => self.protobuf_list(listing),
             (MediaType::Yaml, _) => {
-                let bytes = if self.transform == Transform::Table {
-                    table::list(self, &listing)?
-                } else {
-                    let mut whole = self.list_head(&listing);
-                    for (at, entry) in listing.entries.iter().enumerate() {
-                        if at > 0 {
-                            whole.push(b',');
-                        }
-                        self.write_json(&mut whole, entry, entry.revision(), true)?;
+                let now = time::now();
+                let mut bytes = self.list_head(&listing);
+                for (at, entry) in listing.entries.iter().enumerate() {
+                    if at > 0 {
+                        bytes.push(b',');
                     }
-                    whole.extend_from_slice(b"]}");
-                    whole
-                };
+                    self.write_item(&mut bytes, entry, now)?;
+                }
+                bytes.extend_from_slice(b"]}");
                 let value = json::decode(&bytes).map_err(Status::internal)?.value;
                 Ok(respond(
                     StatusCode::OK,
@@ -317,11 +305,24 @@ impl Format {
     }
 
     fn list_head(&self, listing: &Listing) -> Vec<u8> {
+        if self.transform == Transform::Table {
+            return table::head(self, &list_meta(listing), true);
+        }
         let (version, kind) = self.list_type();
         let mut head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":");
         head.push_str(&list_meta(listing).to_string());
         head.push_str(",\"items\":[");
         head.into_bytes()
+    }
+
+    /// Appends one object as a list holds it.
+    fn write_item(&self, out: &mut Vec<u8>, entry: &Entry, now: time::Time) -> Result<(), Status> {
+        let revision = entry.revision();
+        if self.transform == Transform::Table {
+            let object = self.value(entry, revision)?;
+            return table::write_row(out, self, entry, &object, revision, now);
+        }
+        self.write_json(out, entry, revision, true)
     }
 
     fn json_list(&self, listing: Listing) -> Result<Response<Body>, Status> {
@@ -330,6 +331,7 @@ impl Format {
             format: self.clone(),
             entries: listing.entries,
             next: 0,
+            now: time::now(),
             done: false,
             indenter: self.pretty.then(Indenter::default),
         };
@@ -353,7 +355,7 @@ impl Format {
         Ok(respond(StatusCode::OK, self.media, body))
     }
 
-    fn protobuf_list(&self, listing: &Listing) -> Result<Response<Body>, Status> {
+    fn protobuf_list(&self, listing: Listing) -> Result<Response<Body>, Status> {
         let (version, kind) = self.list_type();
         let items = listing
             .entries
@@ -365,31 +367,37 @@ impl Format {
             &listing.next,
             listing.remaining,
         );
-        let pieces = protobuf::seal_list(&version, &kind, &metadata, items);
-        let pieces = gather(pieces);
-        let body = if pieces.len() == 1 {
-            pieces.into_iter().next().unwrap_or_default().into()
-        } else {
-            Body::stream(stream::iter(pieces.into_iter().map(Ok)))
+        drop(listing);
+        let mut pieces = Gathered(protobuf::seal_list(&version, &kind, &metadata, items));
+        let first = pieces.next().unwrap_or_default();
+        let body = match pieces.next() {
+            None => first.into(),
+            Some(second) => {
+                let all = [first, second].into_iter().chain(pieces);
+                Body::stream(stream::iter(all.map(Ok)))
+            }
         };
         Ok(respond(StatusCode::OK, self.media, body))
     }
 }
 
-/// Joins small pieces, so that a list is not sent item by item.
-fn gather(pieces: Vec<Bytes>) -> Vec<Bytes> {
-    let mut gathered = Vec::new();
-    let mut current: Vec<u8> = Vec::new();
-    for piece in pieces {
-        current.extend_from_slice(&piece);
-        if current.len() >= PIECE {
-            gathered.push(Bytes::from(std::mem::take(&mut current)));
+/// Joins small pieces when they are asked for, so that a list is not sent item by item and not held twice.
+struct Gathered<I>(I);
+
+impl<I: Iterator<Item = Bytes>> Iterator for Gathered<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut joined: Vec<u8> = Vec::new();
+        while joined.len() < PIECE {
+            let Some(piece) = self.0.next() else { break };
+            if joined.capacity() == 0 {
+                joined.reserve(PIECE + PIECE / 8);
+            }
+            joined.extend_from_slice(&piece);
         }
+        (!joined.is_empty()).then(|| joined.into())
     }
-    if !current.is_empty() || gathered.is_empty() {
-        gathered.push(current.into());
-    }
-    gathered
 }
 
 /// A list's metadata.
@@ -409,6 +417,8 @@ struct ListState {
     format: Format,
     entries: Vec<Arc<Entry>>,
     next: usize,
+    /// When tables tell ages for.
+    now: time::Time,
     done: bool,
     indenter: Option<Indenter>,
 }
@@ -420,8 +430,7 @@ impl ListState {
             if self.next > 0 {
                 out.push(b',');
             }
-            self.format
-                .write_json(&mut out, entry, entry.revision(), true)?;
+            self.format.write_item(&mut out, entry, self.now)?;
             self.next += 1;
             if out.len() >= PIECE {
                 break;

@@ -58,8 +58,13 @@ pub fn list_meta(resource_version: &str, next: &str, remaining: Option<i64>) -> 
     out
 }
 
-/// A sealed list in pieces: the items' bytes are not copied.
-pub fn seal_list(api_version: &str, kind: &str, metadata: &[u8], items: Vec<Bytes>) -> Vec<Bytes> {
+/// A sealed list in pieces: the items' bytes are not copied, and each is given up once it was taken.
+pub fn seal_list(
+    api_version: &str,
+    kind: &str,
+    metadata: &[u8],
+    items: Vec<Bytes>,
+) -> impl Iterator<Item = Bytes> + Send + use<> {
     let prefixed = |len: usize| 1 + varint_len(len) + len;
     let size =
         prefixed(metadata.len()) + items.iter().map(|item| prefixed(item.len())).sum::<usize>();
@@ -69,17 +74,15 @@ pub fn seal_list(api_version: &str, kind: &str, metadata: &[u8], items: Vec<Byte
     head.push(2 << 3 | 2);
     varint(&mut head, size as u64);
     bytes(&mut head, 1, metadata);
-    let mut pieces = Vec::with_capacity(items.len() * 2 + 2);
-    pieces.push(Bytes::from(head));
-    for item in items {
+    let items = items.into_iter().flat_map(|item| {
         let mut tag = Vec::with_capacity(6);
         tag.push(2 << 3 | 2);
         varint(&mut tag, item.len() as u64);
-        pieces.push(tag.into());
-        pieces.push(item);
-    }
-    pieces.push(Bytes::from_static(&[3 << 3 | 2, 0, 4 << 3 | 2, 0]));
-    pieces
+        [Bytes::from(tag), item]
+    });
+    std::iter::once(Bytes::from(head))
+        .chain(items)
+        .chain([Bytes::from_static(&[3 << 3 | 2, 0, 4 << 3 | 2, 0])])
 }
 
 /// One watch event with its length.
@@ -102,7 +105,8 @@ mod tests {
     #[test]
     fn a_list_of_pieces_is_one_envelope() {
         let items = vec![Bytes::from_static(b"one"), Bytes::from(vec![7; 300])];
-        let whole = seal_list("v1", "PodList", b"meta", items).concat();
+        let pieces: Vec<Bytes> = seal_list("v1", "PodList", b"meta", items).collect();
+        let whole = pieces.concat();
         let envelope = Envelope::open(&whole).unwrap();
         assert_eq!((envelope.api_version, envelope.kind), ("v1", "PodList"));
         let expect = [

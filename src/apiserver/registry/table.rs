@@ -4,8 +4,7 @@ use apimachinery::{Status, Value, time};
 use serde_json::json;
 
 use super::codec::encode_object;
-use super::list::Listing;
-use super::output::{Format, Include, list_meta};
+use super::output::{Format, Include};
 use crate::cache::Entry;
 
 /// The columns as a table names them.
@@ -31,7 +30,8 @@ fn row(format: &Format, object: &Value, now: time::Time) -> Vec<Value> {
     }
 }
 
-fn write_row(
+/// Appends an object's row.
+pub fn write_row(
     out: &mut Vec<u8>,
     format: &Format,
     entry: &Entry,
@@ -56,7 +56,8 @@ fn write_row(
     Ok(())
 }
 
-fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
+/// A table up to its first row.
+pub fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
     let version = if format.v1beta1 { "v1beta1" } else { "v1" };
     let columns = if with_columns {
         columns(format)
@@ -67,21 +68,6 @@ fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
         "{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{metadata},\"columnDefinitions\":{columns},\"rows\":["
     )
     .into_bytes()
-}
-
-/// A list as a table.
-pub fn list(format: &Format, listing: &Listing) -> Result<Vec<u8>, Status> {
-    let mut out = head(format, &list_meta(listing), true);
-    let now = time::now();
-    for (at, entry) in listing.entries.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        let object = format.value(entry, entry.revision())?;
-        write_row(&mut out, format, entry, &object, entry.revision(), now)?;
-    }
-    out.extend_from_slice(b"]}");
-    Ok(out)
 }
 
 /// One object as a table of one row. Only the first table of a watch names its columns.
