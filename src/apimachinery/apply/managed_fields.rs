@@ -554,33 +554,40 @@ fn refresh_last_applied(object: &mut Value, config: &Value, write: &Write<'_>) {
 /// Takes the old managed fields back when nothing but their times differs, so that a write without change is none
 /// (IgnoreManagedFieldsTimestampsTransformer).
 pub fn ignore_times(old: &Value, new: &mut Value) {
-    let list = |object: &Value| {
-        meta::metadata(object)
-            .and_then(|m| m.get("managedFields"))
-            .cloned()
-    };
-    let (Some(Value::Array(before)), Some(Value::Array(after))) = (list(old), list(new)) else {
+    let (Some(before), Some(after)) = (entries(old), entries(new)) else {
         return;
-    };
-    let timeless = |entry: &Value| {
-        let mut entry = entry.clone();
-        entry.as_object_mut().map(|map| map.remove("time"));
-        entry
     };
     let same = before.len() == after.len()
         && before
             .iter()
-            .all(|b| after.iter().any(|a| timeless(a) == timeless(b)));
-    if !same || before == after {
+            .all(|b| after.iter().any(|a| equal_but(a, b, "time")));
+    if !same || before == after || !equal_but_managed_fields(old, new) {
         return;
     }
-    let mut rest = new.clone();
-    take(&mut rest);
-    let mut old_rest = old.clone();
-    take(&mut old_rest);
-    if rest == old_rest {
-        meta::metadata_mut(new).insert("managedFields".to_owned(), Value::Array(before));
-    }
+    let before = Value::Array(before.clone());
+    meta::metadata_mut(new).insert("managedFields".to_owned(), before);
+}
+
+fn entries(object: &Value) -> Option<&Vec<Value>> {
+    meta::metadata(object)?.get("managedFields")?.as_array()
+}
+
+fn equal_but_managed_fields(left: &Value, right: &Value) -> bool {
+    equal_but(left, right, "metadata")
+        && equal_but(&left["metadata"], &right["metadata"], "managedFields")
+}
+
+/// Whether two objects have the same members, `name` apart.
+fn equal_but(left: &Value, right: &Value, name: &str) -> bool {
+    let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
+        return left == right;
+    };
+    let others = |map: &'_ Map<String, Value>| map.len() - usize::from(map.contains_key(name));
+    others(left) == others(right)
+        && left
+            .iter()
+            .filter(|(key, _)| *key != name)
+            .all(|(key, value)| right.get(key) == Some(value))
 }
 
 #[cfg(test)]

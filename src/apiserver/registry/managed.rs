@@ -119,7 +119,7 @@ pub fn apply(
     write: &Write<'_>,
     options: &WriteOptions,
     applied: &Value,
-    current: &Current,
+    current: &Current<'_>,
 ) -> Result<Next, Status> {
     let now = time::now_text();
     let version = write.resource.api_version();

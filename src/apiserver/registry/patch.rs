@@ -94,7 +94,7 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         authorize_create(call).await?;
     }
     let mut reported = false;
-    let next = |current: &Current| -> Result<Next, Status> {
+    let next = |current: Current<'_>| -> Result<Next, Status> {
         // A retry would only repeat the warnings.
         let validation = if reported {
             FieldValidation::Ignore
@@ -110,9 +110,9 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
                 let mut applied = applied.clone();
                 check_kind(call, &applied)?;
                 call.check_name(&mut applied)?;
-                return managed::apply(&write, &options, &applied, current);
+                return managed::apply(&write, &options, &applied, &current);
             }
-            patch => patch.apply(current.object.clone(), call.resource.schema)?,
+            patch => patch.apply(current.object.into_owned(), call.resource.schema)?,
         };
         let decoded = Decoded {
             value: object,

@@ -127,8 +127,8 @@ fn check(call: &Call<'_>, scale: &Value) -> Result<(), Status> {
 }
 
 /// The workload with the replicas (and the version) of a Scale.
-pub fn apply(paths: Option<&Scale>, scale: &Value, current: &Current) -> Value {
-    let mut object = current.object.clone();
+pub fn apply(paths: Option<&Scale>, scale: &Value, current: Current<'_>) -> Value {
+    let mut object = current.object.into_owned();
     let replicas = int(scale, &["spec", "replicas"]).unwrap_or(0);
     let own: Vec<&str> = paths
         .map(|paths| paths.spec_replicas.iter().map(String::as_str).collect())

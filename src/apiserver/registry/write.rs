@@ -8,6 +8,7 @@
 //! PUT, PATCH, apply, status, scale and finalize are all a function from the current object to the next one.
 //! Upstream: `registry/generic/registry/store.go`, `registry/rest/{create,update}.go`, `storage.GuaranteedUpdate`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use api::Resource;
@@ -56,9 +57,9 @@ pub struct Written {
 }
 
 /// What an update works on.
-pub struct Current {
+pub struct Current<'a> {
     /// In the version of the request, with its resourceVersion; an empty object where there is none yet.
-    pub object: Value,
+    pub object: Cow<'a, Value>,
     pub exists: bool,
 }
 
@@ -288,7 +289,7 @@ impl<'a> Write<'a> {
         mut next: F,
     ) -> Result<Written, Status>
     where
-        F: FnMut(&Current) -> Result<Next, Status>,
+        F: FnMut(Current<'_>) -> Result<Next, Status>,
     {
         let key = self.kind.key(self.namespace, name);
         let mut known: Option<KeyValue> = None;
@@ -327,16 +328,16 @@ impl<'a> Write<'a> {
 
     async fn create_from<F>(&self, name: &str, next: &mut F) -> Result<Written, Status>
     where
-        F: FnMut(&Current) -> Result<Next, Status>,
+        F: FnMut(Current<'_>) -> Result<Next, Status>,
     {
         let empty = Current {
-            object: Value::Object(apimachinery::Map::new()),
+            object: Cow::Owned(Value::Object(apimachinery::Map::new())),
             exists: false,
         };
         let Next {
             mut object,
             managed,
-        } = next(&empty)?;
+        } = next(empty)?;
         if !meta::uid(&object).is_empty() {
             return Err(self.uid_conflict(name, meta::uid(&object), ""));
         }
@@ -372,7 +373,7 @@ impl<'a> Write<'a> {
         next: &mut F,
     ) -> Result<Step, Status>
     where
-        F: FnMut(&Current) -> Result<Next, Status>,
+        F: FnMut(Current<'_>) -> Result<Next, Status>,
     {
         let entry =
             Entry::new(self.kind.shape(), kv).map_err(|error| errors::read(error.into()))?;
@@ -436,19 +437,20 @@ impl<'a> Write<'a> {
     /// Runs `next` on the current object and brings the result into the storage version, metadata settled.
     fn transform<F>(&self, name: &str, old: &Value, next: &mut F) -> Result<Value, Status>
     where
-        F: FnMut(&Current) -> Result<Next, Status>,
+        F: FnMut(Current<'_>) -> Result<Next, Status>,
     {
-        let mut object = old.clone();
-        self.kind
-            .convert(&mut object, self.kind.storage, self.resource);
-        let current = Current {
-            object,
-            exists: true,
-        };
+        let mut object = Cow::Borrowed(old);
+        if !std::ptr::eq(self.kind.storage, self.resource) {
+            self.kind
+                .convert(object.to_mut(), self.kind.storage, self.resource);
+        }
         let Next {
             object: mut new,
             managed,
-        } = next(&current)?;
+        } = next(Current {
+            object,
+            exists: true,
+        })?;
         self.to_storage(&mut new);
         let sent = meta::resource_version(&new).to_owned();
         if !sent.is_empty() && sent != "0" && sent != meta::resource_version(old) {

@@ -33,6 +33,10 @@ pub fn pod(new: &Value, old: &Value) -> ErrorList {
             }
         }
     }
+    if at(new, &["spec"]) == at(old, &["spec"]) {
+        // What was stored before a rule was tightened may stay as it is.
+        return errors;
+    }
     deadline(new, old, &path, &mut errors);
     gates(new, old, &path, &mut errors);
     tolerations(new, old, &path, &mut errors);
@@ -44,7 +48,7 @@ pub fn pod(new: &Value, old: &Value) -> ErrorList {
         ));
     }
     if errors.is_empty() {
-        // What was stored before a rule was tightened may stay as it is.
+        // As above, rule by rule.
         let before = pod_spec(at(old, &["spec"]), &path);
         let after = pod_spec(at(new, &["spec"]), &path);
         errors.extend(
@@ -120,29 +124,29 @@ fn tolerations(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// The spec with everything that may change made equal to `old`'s.
 fn munge(pod: &Value, old: &Value) -> Value {
-    let mut pod = pod.clone();
+    let mut spec = at(pod, &["spec"]).clone();
     for list in ["containers", "initContainers"] {
         let images: Vec<Value> = items(old, &["spec", list])
             .iter()
             .map(|container| at(container, &["image"]).clone())
             .collect();
-        for (container, image) in items_mut(&mut pod, &["spec", list]).iter_mut().zip(images) {
+        for (container, image) in items_mut(&mut spec, &[list]).iter_mut().zip(images) {
             container["image"] = image;
         }
     }
     let gated = !items(old, &["spec", "schedulingGates"]).is_empty();
-    let spec: &mut Map<String, Value> = object_mut(&mut pod, &["spec"]);
+    let fields: &mut Map<String, Value> = object_mut(&mut spec, &[]);
     for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
-        spec.remove(field);
+        fields.remove(field);
     }
     if gated {
-        spec.remove("nodeSelector");
+        fields.remove("nodeSelector");
     }
     let negative = int(old, &["spec", "terminationGracePeriodSeconds"]).is_some_and(|was| was < 0);
     if negative {
-        spec.remove("terminationGracePeriodSeconds");
+        fields.remove("terminationGracePeriodSeconds");
     }
-    pod["spec"].take()
+    spec
 }
 
 /// What differs, a line each: `- ` the old value, `+ ` the new one.
