@@ -54,6 +54,9 @@ where
 {
     log(common.verbosity);
     use_small_pages();
+    if let Err(error) = cluster::process::use_short_slices() {
+        tracing::debug!(%error, "The scheduler's slices stay as they are");
+    }
     let workers = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(MAX_WORKERS);
