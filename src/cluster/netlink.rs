@@ -257,45 +257,46 @@ impl Netlink {
         }
     }
 
-    /// Every IPv4 destination that has a route of its own, with its interface's index where it has one.
-    pub async fn destinations(&self) -> Result<Vec<Network>, NetlinkError> {
-        let mut filter = RouteMessage::default();
-        filter.header.address_family = AddressFamily::Inet;
-        let routes: Vec<RouteMessage> = self
-            .handle
-            .route()
-            .get(filter)
-            .execute()
-            .try_collect()
-            .await
-            .map_err(refused("read the routes"))?;
-        let destination = |route: &RouteMessage| {
+    /// Every network that `ensure_unreachable` closed, with the priority.
+    pub async fn unreachables(&self) -> Result<Vec<(Network, u32)>, NetlinkError> {
+        let routes = self.routes().await?;
+        let own = routes.iter().filter(|route| {
+            route.header.kind == RouteType::Unreachable
+                && route.header.protocol == RouteProtocol::Other(PROTOCOL)
+        });
+        let priority = |route: &RouteMessage| {
             route
                 .attributes
                 .iter()
                 .find_map(|attribute| match attribute {
-                    RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(Network::new(
-                        *address,
-                        route.header.destination_prefix_length,
-                    )),
+                    RouteAttribute::Priority(priority) => Some(*priority),
                     _ => None,
                 })
         };
+        Ok(own
+            .filter_map(|route| Some((destination(route)?, priority(route)?)))
+            .collect())
+    }
+
+    /// Every IPv4 destination that has a route of its own, with its interface's index where it has one.
+    pub async fn destinations(&self) -> Result<Vec<Network>, NetlinkError> {
+        let routes = self.routes().await?;
         Ok(routes.iter().filter_map(destination).collect())
+    }
+
+    async fn routes(&self) -> Result<Vec<RouteMessage>, NetlinkError> {
+        let mut filter = RouteMessage::default();
+        filter.header.address_family = AddressFamily::Inet;
+        let routes = self.handle.route().get(filter).execute();
+        routes
+            .try_collect()
+            .await
+            .map_err(refused("read the routes"))
     }
 
     /// The MTU of the interface that the default route leaves by.
     pub async fn default_mtu(&self) -> Option<u32> {
-        let mut filter = RouteMessage::default();
-        filter.header.address_family = AddressFamily::Inet;
-        let routes: Vec<RouteMessage> = self
-            .handle
-            .route()
-            .get(filter)
-            .execute()
-            .try_collect()
-            .await
-            .ok()?;
+        let routes = self.routes().await.ok()?;
         let default = routes.iter().find(|route| {
             route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
         })?;
@@ -317,9 +318,59 @@ impl Netlink {
     }
 }
 
+fn destination(route: &RouteMessage) -> Option<Network> {
+    route
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(Network::new(
+                *address,
+                route.header.destination_prefix_length,
+            )),
+            _ => None,
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closed_networks_are_found_with_their_priority() {
+        use nix::sched::{CloneFlags, unshare};
+        // A thread moves into a network of its own, and with it a runtime that has no other.
+        let alone = std::thread::spawn(|| {
+            if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+                eprintln!("skipped: making a network namespace takes root");
+                return;
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(close_and_find());
+        });
+        alone.join().expect("it holds");
+    }
+
+    async fn close_and_find() {
+        let netlink = Netlink::open().expect("a socket");
+        let pods = Network::new(Ipv4Addr::new(10, 244, 0, 0), 16);
+        for priority in [32_000, 32_001] {
+            netlink
+                .ensure_unreachable(pods, priority)
+                .await
+                .expect("added");
+        }
+        let found = netlink.unreachables().await.expect("read");
+        assert_eq!(found, [(pods, 32_000), (pods, 32_001)]);
+        netlink
+            .delete_unreachable(pods, 32_000)
+            .await
+            .expect("removed");
+        let found = netlink.unreachables().await.expect("read");
+        assert_eq!(found, [(pods, 32_001)]);
+    }
 
     #[test]
     fn networks_overlap_when_one_contains_the_other() {

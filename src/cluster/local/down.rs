@@ -121,15 +121,18 @@ async fn end_nodes(name: &str, nodes: &[NodeState], progress: &Progress) -> Resu
 
 async fn remove_network(name: &str, known: Option<&Cluster>) -> Result<(), DownError> {
     let netlink = Netlink::open()?;
-    let Some(cluster) = known else {
-        // Without its record the routes' priority is unknown; the bridge and the table are found by name.
-        netlink.delete_link(&bridge_name(name)).await?;
-        return Ok(machine::remove_rules(name)?);
-    };
     let mut others: Vec<Cluster> = Cluster::all()
         .into_iter()
         .filter(|other| other.name != name)
         .collect();
+    let Some(cluster) = known else {
+        // Without its record the routes' priority is unknown: they are those that belong to nobody. The bridge and the
+        // table are found by name.
+        netlink.delete_link(&bridge_name(name)).await?;
+        machine::remove_rules(name)?;
+        let numbers: Vec<u8> = others.iter().map(|other| other.number).collect();
+        return Ok(machine::remove_stray_routes(&netlink, &numbers).await?);
+    };
     machine::tear_down(&netlink, cluster, !others.is_empty()).await?;
     if let (Some(before), Some(heir)) = (&cluster.forwarding_before, others.first_mut()) {
         // The last cluster puts the setting back.

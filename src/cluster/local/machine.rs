@@ -107,6 +107,23 @@ pub async fn tear_down(
     Ok(())
 }
 
+/// Removes the routes of clusters that are no more: of those whose record was deleted by hand nothing else tells.
+/// `kept` are the numbers of the clusters there are.
+pub async fn remove_stray_routes(netlink: &Netlink, kept: &[u8]) -> Result<(), MachineError> {
+    for (network, priority) in netlink.unreachables().await? {
+        if is_stray(priority, kept) {
+            netlink.delete_unreachable(network, priority).await?;
+        }
+    }
+    Ok(())
+}
+
+fn is_stray(priority: u32, kept: &[u8]) -> bool {
+    let number = priority.checked_sub(ROUTE_PRIORITY);
+    let number = number.and_then(|number| u8::try_from(number).ok());
+    number.is_some_and(|number| !kept.contains(&number))
+}
+
 /// Removes a cluster's nft table. Without nft on the machine there is none.
 pub fn remove_rules(cluster: &str) -> Result<(), NetworkError> {
     if nft("").is_err() {
@@ -121,4 +138,24 @@ pub fn remove_rules(cluster: &str) -> Result<(), NetworkError> {
 
 fn priority(cluster: &Cluster) -> u32 {
     ROUTE_PRIORITY + u32::from(cluster.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_routes_of_clusters_that_are_no_more_are_stray() {
+        let cases = [
+            (ROUTE_PRIORITY, false),
+            (ROUTE_PRIORITY + 1, true),
+            (ROUTE_PRIORITY + 2, false),
+            (ROUTE_PRIORITY + 255, true),
+            (ROUTE_PRIORITY + 256, false),
+            (100, false),
+        ];
+        for (priority, stray) in cases {
+            assert_eq!(is_stray(priority, &[0, 2]), stray, "{priority}");
+        }
+    }
 }
