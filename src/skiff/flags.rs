@@ -51,6 +51,21 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
+/// `REGISTRY=URL`.
+pub fn mirror(text: &str) -> Result<(String, String), String> {
+    let (registry, url) = pair(text)?;
+    let authority = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let host = authority.map(|rest| rest.split('/').next().unwrap_or_default());
+    match host {
+        Some(host) if !host.is_empty() && !registry.is_empty() => Ok((registry, url)),
+        _ => Err(format!(
+            "{text:?} is not like docker.io=http://127.0.0.1:5000"
+        )),
+    }
+}
+
 /// `KEY=true` or `KEY=false`; a key alone is true.
 pub fn switch_pair(text: &str) -> Result<(String, bool), String> {
     let (key, value) = text.split_once('=').unwrap_or((text, "true"));

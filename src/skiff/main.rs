@@ -24,12 +24,25 @@ fn main() -> ExitCode {
         Ok(command) => match commands::run(command) {
             Ok(code) => code,
             Err(error) => {
-                eprintln!("Error: {error:#}");
+                eprintln!("Error: {}", told(&error));
                 ExitCode::FAILURE
             }
         },
         Err(error) => refused(&error),
     }
+}
+
+/// An error and its causes, but for those that it names itself.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Prints what is wrong with the arguments as upstream's components word it.
@@ -57,4 +70,18 @@ fn refused(error: &clap::Error) -> ExitCode {
         }
     }
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let missing = || std::io::Error::other("no such file");
+        let plain = anyhow::Error::new(missing()).context("cannot read a");
+        assert_eq!(told(&plain), "cannot read a: no such file");
+        let named = anyhow::Error::new(missing()).context("cannot read a: no such file");
+        assert_eq!(told(&named), "cannot read a: no such file");
+    }
 }

@@ -29,7 +29,7 @@ pub struct Up {
     #[command(flatten)]
     etcd: server::EtcdFlags,
     /// Take a registry's images from elsewhere: docker.io=http://127.0.0.1:5000. May be repeated.
-    #[arg(long, value_parser = flags::pair)]
+    #[arg(long, value_parser = flags::mirror)]
     registry_mirror: Vec<(String, String)>,
     /// The kubeconfig to put the cluster's context into, in place of $KUBECONFIG or ~/.kube/config.
     #[arg(long)]
