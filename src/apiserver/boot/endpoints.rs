@@ -110,7 +110,7 @@ fn marker(registry: &Registry) -> Vec<u8> {
 }
 
 /// Writes the endpoints of all live servers, where they differ from what is there.
-async fn reconcile(registry: &Arc<Registry>) -> Result<(), Status> {
+pub(super) async fn reconcile(registry: &Arc<Registry>) -> Result<(), Status> {
     let prefix = prefix(registry);
     let found = registry
         .range(RangeRequest {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start ─► objects (namespaces, roles, …), service CIDR, the `kubernetes` service, endpoints, identity ─► booted
-//!      └─► housekeeping: bookmarks, encodings, compaction, endpoint lease, allocation repair
+//!      └─► housekeeping: bookmarks, encodings, compaction, endpoint lease, what was deleted, allocation repair
 //! ```
 //!
 //! Every step looks before it writes, so that a restart writes nothing; each is repeated until the store takes it.
@@ -10,6 +10,7 @@
 mod compaction;
 mod endpoints;
 mod identity;
+mod keeping;
 mod objects;
 mod service;
 
@@ -80,8 +81,9 @@ async fn boot(registry: Weak<Registry>) {
     let lease = endpoints::hold(registry.clone());
     let identity = identity::hold(registry.clone());
     let definitions = crate::crd::run(registry.clone());
+    let keeping = keeping::keep(registry.clone());
     let repair = repair_allocations(registry);
-    tokio::join!(lease, identity, definitions, repair);
+    tokio::join!(lease, identity, definitions, keeping, repair);
 }
 
 async fn boot_once(registry: &Arc<Registry>) -> Result<(), Status> {

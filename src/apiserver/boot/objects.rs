@@ -19,11 +19,30 @@ const RECORDED: &str = include_str!("../generated/boot.jsonl");
 /// Objects made in one transaction: etcd takes 128 operations.
 const BATCH: usize = 100;
 
+/// What the names of the namespaces that the system uses for itself begin with.
+pub(super) const SYSTEM_NAMESPACES: &str = "kube-";
+
 /// Makes what is missing.
 pub async fn make(registry: &Arc<Registry>) -> Result<(), Status> {
+    let all = recorded(registry)?.into_iter().chain(configured(registry)?);
+    make_of(registry, all).await
+}
+
+/// Makes the namespaces that are missing, and nothing else: roles may be deleted for good.
+pub(super) async fn make_namespaces(registry: &Arc<Registry>) -> Result<(), Status> {
+    let namespaces = recorded(registry)?
+        .into_iter()
+        .filter(|(kind, ..)| kind.storage.group.is_empty() && kind.storage.plural == "namespaces");
+    make_of(registry, namespaces).await
+}
+
+async fn make_of(
+    registry: &Arc<Registry>,
+    objects: impl Iterator<Item = Wanted>,
+) -> Result<(), Status> {
     let mut wanted: Vec<(Bytes, Bytes)> = Vec::new();
     let mut prefixes: HashSet<Bytes> = HashSet::new();
-    for (kind, manager, object) in recorded(registry)?.into_iter().chain(configured(registry)?) {
+    for (kind, manager, object) in objects {
         let key = kind.key(meta::namespace(&object), meta::name(&object));
         prefixes.insert(kind.scope(meta::namespace(&object)));
         wanted.push((key, registry.system_object(&kind, object, &manager)));

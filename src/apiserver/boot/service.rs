@@ -11,8 +11,8 @@ use crate::kinds::core::services::ports::NodePorts;
 use crate::registry::Registry;
 use crate::registry::strategy::Companions;
 
-const NAMESPACE: &str = "default";
-const NAME: &str = "kubernetes";
+pub(super) const NAMESPACE: &str = "default";
+pub(super) const NAME: &str = "kubernetes";
 
 /// Makes what is missing of the service, in one transaction.
 pub async fn make(registry: &Arc<Registry>) -> Result<(), Status> {

@@ -82,6 +82,18 @@ impl Harness {
         harness
     }
 
+    /// The object at `path` once it is there and `good`, which is soon.
+    pub async fn eventually(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..1000 {
+            let answer = self.get(path).await;
+            if answer.code == 200 && good(&answer.value) {
+                return answer.value;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("{path} does not come to be as expected");
+    }
+
     /// A server started elsewhere.
     pub fn around(server: Arc<Server>, store: Arc<Embedded>) -> Self {
         Self {

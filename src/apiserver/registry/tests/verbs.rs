@@ -551,6 +551,44 @@ async fn a_first_start_makes_the_boot_objects_and_a_second_writes_none() {
 }
 
 #[tokio::test]
+async fn what_a_cluster_cannot_be_without_is_made_again_when_it_is_deleted() {
+    let server = Harness::start().await;
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/view";
+    server.delete(role).await.expect(200);
+    for path in [
+        "/api/v1/namespaces/default/services/kubernetes",
+        "/api/v1/namespaces/default/endpoints/kubernetes",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
+    ] {
+        let before = server.eventually(path, |_| true).await;
+        server.delete(path).await.expect(200);
+        let again = |object: &Value| object["metadata"]["uid"] != before["metadata"]["uid"];
+        let after = server.eventually(path, again).await;
+        for field in ["spec", "subsets", "endpoints"] {
+            assert_eq!(after[field], before[field], "{path}");
+        }
+    }
+    let key = "/registry/namespaces/kube-node-lease";
+    let deleted = store::Op::Delete {
+        key: key.into(),
+        range_end: None,
+        prev_kv: false,
+    };
+    let txn = store::Txn {
+        success: vec![deleted],
+        ..store::Txn::default()
+    };
+    let namespace = "/api/v1/namespaces/kube-node-lease";
+    let before = server.get(namespace).await.expect(200);
+    store::Store::txn(&*server.store, txn)
+        .await
+        .expect("deleted");
+    let again = |object: &Value| object["metadata"]["uid"] != before["metadata"]["uid"];
+    server.eventually(namespace, again).await;
+    server.get(role).await.message(404);
+}
+
+#[tokio::test]
 async fn a_pod_is_bound_once_and_deleted_gracefully() {
     let server = Harness::start().await;
     server.post(PODS, &pod("a")).await.expect(201);
