@@ -44,6 +44,26 @@ pub(super) fn node(cells: &Cells) -> Vec<Value> {
     ]
 }
 
+/// Name, Status, Message, Error.
+pub(super) fn component_status(cells: &Cells) -> Vec<Value> {
+    let text = |condition: &Value, field: &str| condition.get(field)?.as_str().map(String::from);
+    let healthy = cells
+        .list("/conditions")
+        .iter()
+        .find(|condition| text(condition, "type").as_deref() == Some("Healthy"));
+    let status = healthy.map(|condition| text(condition, "status").as_deref() == Some("True"));
+    let told = |field| {
+        let told = healthy.and_then(|condition| text(condition, field));
+        told.unwrap_or_default().into()
+    };
+    let status = match status {
+        Some(true) => "Healthy",
+        Some(false) => "Unhealthy",
+        None => "Unknown",
+    };
+    vec![cells.name(), status.into(), told("message"), told("error")]
+}
+
 fn roles(cells: &Cells) -> String {
     let mut roles = Vec::new();
     for (label, value) in cells

@@ -52,6 +52,7 @@ fn of_kind(kind: &str, cells: &Cells) -> Option<Vec<Value>> {
         "PodTemplate" => core::pod_template(cells),
         "Lease" => core::lease(cells),
         "Node" => cluster::node(cells),
+        "ComponentStatus" => cluster::component_status(cells),
         "PersistentVolume" => cluster::persistent_volume(cells),
         "PersistentVolumeClaim" => cluster::persistent_volume_claim(cells),
         "StorageClass" => cluster::storage_class(cells),

@@ -206,3 +206,18 @@ fn long_lists_of_addresses_are_cut() {
         ]),
     );
 }
+
+#[test]
+fn a_component_is_healthy_or_says_why_not() {
+    let status =
+        |conditions: Value| json!({"metadata": {"name": "etcd-0"}, "conditions": conditions});
+    let healthy = json!([{"type": "Healthy", "status": "True", "message": "ok"}]);
+    let ill = json!([{"type": "Healthy", "status": "False", "message": "no", "error": "refused"}]);
+    for (conditions, cells) in [
+        (healthy, json!(["etcd-0", "Healthy", "ok", ""])),
+        (ill, json!(["etcd-0", "Unhealthy", "no", "refused"])),
+        (json!([]), json!(["etcd-0", "Unknown", "", ""])),
+    ] {
+        check(&r::COMPONENTSTATUSES, &status(conditions), &cells);
+    }
+}

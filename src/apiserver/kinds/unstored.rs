@@ -1,15 +1,16 @@
 //! Resources that are answered and not stored: bindings by the old path, and component statuses.
 
 use api::Resource;
+use apimachinery::codec::media::Transform;
 use apimachinery::{Status, Value, meta};
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use serde_json::json;
 
 use super::core::pods::bind;
 use crate::body::Body;
 use crate::registry::options::WriteOptions;
 use crate::registry::strategy::Change;
-use crate::registry::{Registry, read_object, respond_value};
+use crate::registry::{Registry, output, read_object, respond_value, table};
 use crate::request::{RequestContext, Verb};
 
 /// Answers a request for a resource without storage.
@@ -28,19 +29,31 @@ pub async fn handle(
                 .into_iter()
                 .find(|component| meta::name(component) == name)
                 .ok_or_else(|| Status::not_found("", "componentstatuses", name))?;
-            respond_value(StatusCode::OK, &found, context, request.headers())
+            let object = match wants_table(request.headers())? {
+                true => table::of_values(resource, &[found]),
+                false => found,
+            };
+            respond_value(StatusCode::OK, &object, context, request.headers())
         }
         ("componentstatuses", Verb::List) => {
-            let list = json!({
-                "kind": "ComponentStatusList",
-                "apiVersion": "v1",
-                "metadata": {},
-                "items": components(registry).await,
-            });
+            let found = components(registry).await;
+            let list = match wants_table(request.headers())? {
+                true => table::of_values(resource, &found),
+                false => json!({
+                    "kind": "ComponentStatusList",
+                    "apiVersion": "v1",
+                    "metadata": {},
+                    "items": found,
+                }),
+            };
             respond_value(StatusCode::OK, &list, context, request.headers())
         }
         _ => Err(Status::path_not_found()),
     }
+}
+
+fn wants_table(headers: &HeaderMap) -> Result<bool, Status> {
+    Ok(output::negotiate(headers)?.transform == Transform::Table)
 }
 
 async fn binding(

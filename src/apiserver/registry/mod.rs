@@ -21,14 +21,14 @@ mod leases;
 mod list;
 mod managed;
 pub mod options;
-mod output;
+pub(crate) mod output;
 mod page;
 mod patch;
 mod protobuf;
 mod scale;
 mod select;
 pub mod strategy;
-mod table;
+pub(crate) mod table;
 mod watch;
 pub mod write;
 

@@ -1,5 +1,6 @@
 //! Tables: what `kubectl get` shows, made by the server (KEP-555).
 
+use api::Resource;
 use apimachinery::{Status, Value, time};
 use serde_json::json;
 
@@ -8,8 +9,8 @@ use super::output::{Format, Include};
 use crate::cache::Entry;
 
 /// The columns as a table names them.
-fn columns(format: &Format) -> Value {
-    api::table::columns(format.resource)
+fn columns(resource: &Resource) -> Value {
+    api::table::columns(resource)
         .iter()
         .map(|column| {
             json!({
@@ -60,7 +61,7 @@ pub fn write_row(
 pub fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
     let version = if format.v1beta1 { "v1beta1" } else { "v1" };
     let columns = if with_columns {
-        columns(format)
+        columns(format.resource)
     } else {
         Value::Null
     };
@@ -68,6 +69,28 @@ pub fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
         "{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{metadata},\"columnDefinitions\":{columns},\"rows\":["
     )
     .into_bytes()
+}
+
+/// Objects that are not stored, as a table.
+pub fn of_values(resource: &Resource, objects: &[Value]) -> Value {
+    let now = time::now();
+    let rows = objects.iter().map(|object| {
+        json!({
+            "cells": api::table::row(resource, object, now),
+            "object": {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": object["metadata"],
+            },
+        })
+    });
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": columns(resource),
+        "rows": rows.collect::<Vec<Value>>(),
+    })
 }
 
 /// One object as a table of one row. Only the first table of a watch names its columns.

@@ -239,3 +239,26 @@ async fn protobuf_goes_in_and_out() {
     assert_eq!(list["items"][0]["metadata"], read["metadata"]);
     assert_eq!(list["items"][0]["spec"], read["spec"]);
 }
+
+#[tokio::test]
+async fn component_statuses_are_a_table_for_kubectl() {
+    let server = Harness::start().await;
+    let path = "/api/v1/componentstatuses";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let headers = [("accept", table)];
+    for path in [path, "/api/v1/componentstatuses/etcd-0"] {
+        let answer = server
+            .ask(Method::GET, path, &headers, "")
+            .await
+            .expect(200);
+        assert_eq!(answer["kind"], "Table");
+        assert_eq!(answer["columnDefinitions"][1]["name"], "Status");
+        assert_eq!(
+            answer["rows"][0]["cells"],
+            json!(["etcd-0", "Healthy", "ok", ""])
+        );
+        assert_eq!(answer["rows"][0]["object"]["metadata"]["name"], "etcd-0");
+    }
+    let plain = server.get(path).await.expect(200);
+    assert_eq!(plain["kind"], "ComponentStatusList");
+}
