@@ -117,6 +117,11 @@ impl Running {
     pub async fn wait_ready(&self) {
         let user = Arc::new(UserInfo::new("system:skiff", [UserInfo::MASTERS]));
         loop {
+            // Every failed check is logged, and until the caches are filled they all fail.
+            if !self.server.backend().is_synced() {
+                sleep(READY_AGAIN).await;
+                continue;
+            }
             let request = http::Request::new(Body::empty());
             let (mut parts, body) = request.into_parts();
             parts.uri = http::Uri::from_static("/readyz");
