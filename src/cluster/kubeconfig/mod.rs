@@ -129,6 +129,19 @@ pub struct Merged {
     pub previous_context: Option<String>,
 }
 
+/// Whether `merge` could be done: the file is not there, or is a kubeconfig.
+pub fn check(path: &Path) -> Result<(), KubeconfigError> {
+    let Some(text) = files::read_optional(path)? else {
+        return Ok(());
+    };
+    edit::current_context(&text)
+        .map(drop)
+        .map_err(|source| KubeconfigError::Edit {
+            path: path.into(),
+            source,
+        })
+}
+
 /// Puts `entry` into the user's kubeconfig, replacing one of the same name, and makes it the current context.
 pub fn merge(path: &Path, entry: &Entry) -> Result<Merged, KubeconfigError> {
     let path = &resolve(path);
@@ -225,6 +238,24 @@ mod tests {
             "https://127.0.0.1:6443"
         );
         assert_eq!(value["contexts"][0]["context"]["user"], "skiff-lab");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_merged_into_is_known_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config");
+        assert!(check(&path).is_ok(), "it will be made");
+        for (text, good) in [
+            ("", true),
+            ("apiVersion: v1\nkind: Config\n", true),
+            ("foo: [bar\n", false),
+            ("- a\n", false),
+        ] {
+            std::fs::write(&path, text).expect("written");
+            assert_eq!(check(&path).is_ok(), good, "{text}");
+            assert_eq!(merge(&path, &entry()).is_ok(), good, "{text}");
+        }
+        assert!(check(folder.path()).is_err(), "a folder");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Removes a cluster without a trace, whatever state it is in.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::machine::{self, MachineError};
 use super::nodes::{self, NodeError};
 use super::state::{
-    Cluster, NodeState, StateError, bridge_name, check_name, context_name, lock_machine,
+    Cluster, NodeState, StateError, UserKubeconfig, bridge_name, check_name, context_name,
+    lock_machine,
 };
 use crate::cgroup::{CgroupError, Cgroups};
 use crate::files::{self, FileError};
@@ -73,18 +74,9 @@ pub async fn down(
     }
     let recorded = known
         .as_ref()
-        .and_then(|cluster| cluster.kubeconfig.clone());
-    let (path, merged) = match recorded {
-        Some(recorded) => (
-            recorded.path,
-            Merged {
-                created: recorded.created,
-                previous_context: recorded.previous_context,
-            },
-        ),
-        None => (kubeconfig::user_file(kubeconfig), Merged::default()),
-    };
-    let taken_out = kubeconfig::remove(&path, &context_name(name), &merged);
+        .map(|cluster| cluster.kubeconfigs.clone())
+        .unwrap_or_default();
+    let taken_out = take_out(name, recorded, kubeconfig);
     ended?;
     removed?;
     taken_out?;
@@ -92,6 +84,33 @@ pub async fn down(
     // The last cluster takes the folder with it.
     let _ = std::fs::remove_dir(ROOT);
     Ok(())
+}
+
+/// Takes the cluster out of every kubeconfig it is known to be in; without a record, out of the user's.
+fn take_out(
+    name: &str,
+    recorded: Vec<UserKubeconfig>,
+    kubeconfig: Option<&Path>,
+) -> Result<(), KubeconfigError> {
+    let mut files: Vec<(PathBuf, Merged)> = recorded
+        .into_iter()
+        .map(|recorded| {
+            let merged = Merged {
+                created: recorded.created,
+                previous_context: recorded.previous_context,
+            };
+            (recorded.path, merged)
+        })
+        .collect();
+    if files.is_empty() {
+        files.push((kubeconfig::user_file(kubeconfig), Merged::default()));
+    }
+    let mut result = Ok(());
+    for (path, merged) in files {
+        // One that fails keeps none of the others.
+        result = result.and(kubeconfig::remove(&path, &context_name(name), &merged));
+    }
+    result
 }
 
 /// Whether anything is on the machine that only a cluster of this name makes.

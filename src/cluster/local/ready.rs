@@ -7,13 +7,14 @@ use std::time::Duration;
 use apimachinery::Value;
 use bytes::Bytes;
 use client::config::Source;
+use client::options::{DeleteOptions, ListOptions};
 use client::{Client, ClientError, ConfigError, RestConfig, WatchEvent, WatchOptions};
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::addons;
-use super::state::NodeState;
+use super::state::{Cluster, NodeState};
 use crate::kubeconfig::Entry;
 
 /// Between two attempts while nothing can be watched yet.
@@ -27,6 +28,8 @@ pub enum ReadyError {
     ApiServer { after: Duration, last: String },
     #[error("cannot write the DNS service: {0}")]
     Dns(ClientError),
+    #[error("cannot remove nodes that are no more: {0}")]
+    Forget(ClientError),
     #[error("{left} not Ready after {after:?}: {last}")]
     Nodes {
         left: String,
@@ -111,6 +114,23 @@ pub async fn dns(client: &Client, address: Option<Ipv4Addr>) -> Result<(), Ready
             Err(error) => return Err(ReadyError::Dns(error)),
         }
     }
+}
+
+/// Takes workers that the cluster has no more out of the API; what is left on them is collected then.
+pub async fn forget_lost(client: &Client, cluster: &Cluster) -> Result<(), ReadyError> {
+    let found = client.list_all::<Value>(&api::r::NODES, "", &ListOptions::default());
+    for node in found.await.map_err(ReadyError::Forget)?.items {
+        let name = node["metadata"]["name"].as_str().unwrap_or_default();
+        if !cluster.lost_worker(name) {
+            continue;
+        }
+        let options = DeleteOptions::default();
+        match client.delete(&api::r::NODES, "", name, &options).await {
+            Err(error) if !error.is_not_found() => return Err(ReadyError::Forget(error)),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether a server that has just started may answer otherwise soon.

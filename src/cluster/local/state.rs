@@ -136,7 +136,9 @@ pub struct Cluster {
     pub port: u16,
     pub settings: Settings,
     pub nodes: Vec<NodeState>,
-    pub kubeconfig: Option<UserKubeconfig>,
+    /// Every file that an `up` put the cluster into.
+    #[serde(default)]
+    pub kubeconfigs: Vec<UserKubeconfig>,
     /// `net.ipv4.ip_forward` before the first cluster of this boot turned it on.
     pub forwarding_before: Option<String>,
 }
@@ -204,6 +206,24 @@ impl Cluster {
 
     pub fn control_plane(&self) -> Option<&NodeState> {
         self.nodes.iter().find(|node| node.control_plane)
+    }
+
+    /// Whether the name is a worker's that the cluster can have had and does not have.
+    pub fn lost_worker(&self, name: &str) -> bool {
+        let number = name.strip_prefix(&format!("{}-worker", self.name));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+            && self.node(name).is_none()
+    }
+
+    /// Records where the cluster's context was put, once for each file.
+    pub fn remember_kubeconfig(&mut self, entry: UserKubeconfig) {
+        if self
+            .kubeconfigs
+            .iter()
+            .all(|known| known.path != entry.path)
+        {
+            self.kubeconfigs.push(entry);
+        }
     }
 
     pub fn context(&self) -> String {

@@ -44,6 +44,8 @@ pub enum UpError {
     TooManyWorkers,
     #[error("cluster {0} keeps its objects in another store; skiff down --name {0} first")]
     OtherStore(String),
+    #[error("there is no component {0}; flags can be given to {list}", list = COMPONENTS.join(", "))]
+    UnknownComponent(String),
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
@@ -71,7 +73,7 @@ pub struct UpOptions {
     pub workers: Option<u8>,
     pub store: Option<StoreKind>,
     pub mirrors: Option<Vec<Mirror>>,
-    /// Flags for components. Those of a component replace the ones it had.
+    /// Flags for components. Those of a component replace the ones it had; an empty one takes them all away.
     pub flags: Vec<(String, String)>,
     pub simulated_nodes: Option<u32>,
     /// The text of a simulation file.
@@ -80,6 +82,17 @@ pub struct UpOptions {
     /// How long to wait for the nodes to be Ready.
     pub wait: Duration,
 }
+
+/// The programs of nodes that take more flags.
+const COMPONENTS: [&str; 7] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "containerd",
+];
 
 /// Workers of a new cluster.
 const DEFAULT_WORKERS: u8 = 2;
@@ -92,6 +105,8 @@ pub async fn up(options: &UpOptions, progress: &Progress) -> Result<Cluster, UpE
     let _lock = lock_machine()?;
     let present = Cluster::load(&options.name)?;
     let settings = settle(options, present.as_ref())?;
+    // A file that cannot be merged into is told of before there is a cluster.
+    kubeconfig::check(&kubeconfig::user_file(options.kubeconfig.as_deref()))?;
     check_programs(&settings)?;
 
     progress.begin("network", "Making the network");
@@ -158,17 +173,14 @@ async fn finish(
     }
     progress.done("api", &format!("API server on {}", entry.server));
 
+    ready::forget_lost(&client, cluster).await?;
     let merged = kubeconfig::merge(&path, &entry)?;
-    let first_time = cluster.kubeconfig.is_none();
-    if first_time {
-        let path = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        cluster.kubeconfig = Some(UserKubeconfig {
-            path,
-            created: merged.created,
-            previous_context: merged.previous_context,
-        });
-        cluster.save()?;
-    }
+    cluster.remember_kubeconfig(UserKubeconfig {
+        path: std::fs::canonicalize(&path).unwrap_or(path),
+        created: merged.created,
+        previous_context: merged.previous_context,
+    });
+    cluster.save()?;
     while !starting.is_empty() {
         starting.step(cluster, progress).await?;
     }
@@ -180,7 +192,11 @@ async fn finish(
         )
     };
     ready::nodes(&client, &cluster.nodes, options.wait, &waiting).await?;
-    progress.done("ready", &format!("{} nodes are Ready", cluster.nodes.len()));
+    let ready = match cluster.nodes.len() {
+        1 => "1 node is Ready".to_string(),
+        count => format!("{count} nodes are Ready"),
+    };
+    progress.done("ready", &ready);
     Ok(())
 }
 
@@ -348,9 +364,17 @@ fn settle(options: &UpOptions, present: Option<&Cluster>) -> Result<Settings, Up
     if let Some(mirrors) = &options.mirrors {
         settings.mirrors = mirrors.clone();
     }
-    if !options.flags.is_empty() {
-        settings.flags = options.flags.clone();
+    if let Some((unknown, _)) = options
+        .flags
+        .iter()
+        .find(|(component, _)| !COMPONENTS.contains(&component.as_str()))
+    {
+        return Err(UpError::UnknownComponent(unknown.clone()));
     }
+    let asked = |component: &String| options.flags.iter().any(|(asked, _)| asked == component);
+    settings.flags.retain(|(component, _)| !asked(component));
+    let more = options.flags.iter().filter(|(_, flag)| !flag.is_empty());
+    settings.flags.extend(more.cloned());
     if let Some(nodes) = options.simulated_nodes {
         settings.simulated_nodes = nodes;
     }
@@ -375,7 +399,7 @@ async fn found(name: &str, settings: &Settings, netlink: &Netlink) -> Result<Clu
         port: 0,
         settings: settings.clone(),
         nodes: Vec::new(),
-        kubeconfig: None,
+        kubeconfigs: Vec::new(),
         forwarding_before: None,
     })
 }
@@ -471,7 +495,7 @@ mod tests {
             port: 0,
             settings: settings(0),
             nodes: Vec::new(),
-            kubeconfig: None,
+            kubeconfigs: Vec::new(),
             forwarding_before: None,
         }
     }
@@ -539,5 +563,66 @@ mod tests {
             Err(UpError::OtherStore(_))
         ));
         assert!(settle(&options, None).is_ok());
+    }
+
+    #[test]
+    fn a_components_flags_replace_its_own_and_no_others() {
+        let flags = |flags: &[(&str, &str)]| -> Vec<(String, String)> {
+            let owned = flags.iter().map(|(a, b)| (a.to_string(), b.to_string()));
+            owned.collect()
+        };
+        let mut present = cluster();
+        present.settings.flags = flags(&[("kubelet", "--a"), ("etcd", "--b"), ("etcd", "--c")]);
+        let settled = |asked: &[(&str, &str)]| {
+            let options = UpOptions {
+                name: "lab".into(),
+                flags: flags(asked),
+                ..UpOptions::default()
+            };
+            settle(&options, Some(&present)).map(|settings| settings.flags)
+        };
+        assert_eq!(
+            settled(&[("etcd", "--d")]).expect("fine"),
+            flags(&[("kubelet", "--a"), ("etcd", "--d")])
+        );
+        assert_eq!(
+            settled(&[("etcd", "")]).expect("fine"),
+            flags(&[("kubelet", "--a")])
+        );
+        assert!(matches!(
+            settled(&[("api-server", "--x")]),
+            Err(UpError::UnknownComponent(_))
+        ));
+    }
+
+    #[test]
+    fn every_kubeconfig_is_remembered_as_it_was_first() {
+        let mut cluster = cluster();
+        for (path, created) in [("/a", true), ("/b", false), ("/a", false)] {
+            cluster.remember_kubeconfig(UserKubeconfig {
+                path: path.into(),
+                created,
+                previous_context: None,
+            });
+        }
+        let known = cluster.kubeconfigs.iter();
+        let known: Vec<_> = known.map(|k| (k.path.to_str(), k.created)).collect();
+        assert_eq!(known, [(Some("/a"), true), (Some("/b"), false)]);
+    }
+
+    #[test]
+    fn workers_that_are_no_more_are_known_by_their_names() {
+        let mut cluster = cluster();
+        arrange(&mut cluster, settings(1));
+        for (name, lost) in [
+            ("lab-worker", false),
+            ("lab-worker2", true),
+            ("lab-worker17", true),
+            ("lab-control-plane", false),
+            ("lab-worker-mine", false),
+            ("other-worker2", false),
+        ] {
+            assert_eq!(cluster.lost_worker(name), lost, "{name}");
+        }
     }
 }
