@@ -45,8 +45,13 @@ pub struct Exec {
     name: Name,
     /// The node.
     node: String,
-    /// The command and its arguments.
-    #[arg(last = true, required = true)]
+    /// Taken as `docker exec` takes them: a command has the caller's input and terminal anyway.
+    #[arg(short, long, hide = true)]
+    interactive: bool,
+    #[arg(short, long, hide = true)]
+    tty: bool,
+    /// The command and its arguments, after `--` or not.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
 
@@ -172,5 +177,38 @@ impl Init {
             init::outside(&self.spec)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        exec: Exec,
+    }
+
+    #[test]
+    fn a_command_may_be_written_as_for_docker() {
+        let lines: [&[&str]; 4] = [
+            &["--name", "a", "n", "--", "ss", "-ltnp"],
+            &["--name", "a", "n", "ss", "-ltnp"],
+            &["n", "--name", "a", "--", "ss", "-ltnp"],
+            &["-it", "--name=a", "n", "ss", "-ltnp"],
+        ];
+        for line in lines {
+            let words = std::iter::once(&"exec").chain(line);
+            let exec = Line::try_parse_from(words).expect("understood").exec;
+            assert_eq!((exec.name.cluster.as_str(), exec.node.as_str()), ("a", "n"));
+            assert_eq!(exec.command, ["ss", "-ltnp"], "{line:?}");
+        }
+        let inner = Line::try_parse_from(["exec", "n", "sh", "-c", "x", "--", "--name"]);
+        let inner = inner.expect("understood").exec;
+        assert_eq!(inner.command, ["sh", "-c", "x", "--", "--name"]);
+        assert!(Line::try_parse_from(["exec", "n"]).is_err());
     }
 }
