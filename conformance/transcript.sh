@@ -145,7 +145,9 @@ nothing_left() {
     run bash -c "! grep -F /skiff/$cluster /proc/mounts"
     run bash -c "! nft list ruleset | grep -F skiff-$cluster"
     run bash -c "! grep -F skiff-$cluster '$KUBECONFIG'"
-    run bash -c "! ls -d /sys/fs/cgroup/skiff-$cluster /sys/fs/cgroup/*/skiff-$cluster 2>/dev/null"
+    run bash -c "! ls -d /sys/fs/cgroup/skiff/$cluster /sys/fs/cgroup/*/skiff/$cluster 2>/dev/null"
+    # Whose a route is, only its priority tells: they can be missed when no other cluster is there.
+    run bash -c "ls -d /var/lib/skiff/* >/dev/null 2>&1 || ! ip -4 route show proto 107 | grep ."
     run bash -c "! pgrep -af '[/]skiff/$cluster/'"
     run test ! -e "/var/lib/skiff/$cluster"
 }
