@@ -232,6 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_is_as_open_as_an_empty_dir() {
+        if !is_root() {
+            println!("skipped: giving files an owner needs root");
+            return;
+        }
+        let folder = TestFolder::new("atomic-mode");
+        let volume = folder.0.join("volume");
+        write(&volume, &mk_payload(&[("a", "1")]), None).expect("written");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!(mode(&volume) & 0o7777, 0o777);
+        // One that is there keeps what its owner made of it.
+        fs::set_permissions(&volume, fs::Permissions::from_mode(0o750)).expect("chmod");
+        write(&volume, &mk_payload(&[("a", "2")]), None).expect("written");
+        assert_eq!(mode(&volume) & 0o7777, 0o750);
+    }
+
+    #[test]
     fn a_write_cut_short_is_finished_by_the_next() {
         if !is_root() {
             println!("skipped: giving files an owner needs root");
