@@ -181,6 +181,9 @@ shows 'pods \\"nginx-demo\\" is forbidden: User \\"system:serviceaccount:default
 run kubectl create rolebinding reader --clusterrole=view --serviceaccount=default:default
 run from_a_pod pods/nginx-demo
 shows '"phase": ?"Running"'
+server=$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')
+run curl -sS "http://${server#https://}/"
+shows '^Client sent an HTTP request to an HTTPS server\.$'
 run curl -ksS -o /dev/null -w '%{http_code}\n' "$(kubectl config view --minify -o 'jsonpath={.clusters[0].cluster.server}')/api/v1/pods"
 shows '^40[13]$'
 
@@ -302,9 +305,17 @@ until_shows 'pods "nginx-demo" not found'
 eventually 30 kubectl get nodes "$node"
 until_shows "^$node +Ready "
 run kubectl delete pod,svc,configmap --all --grace-period=1
+eventually 10 kubectl get service kubernetes
+until_shows '^kubernetes +ClusterIP +10\.96\.0\.1 +<none> +443/TCP '
+eventually 10 kubectl get endpointslices kubernetes
+until_shows '^kubernetes +IPv4 +6443 '
 
 title "Nothing is left behind"
+run "$skiff" up --name "$cluster" --kubeconfig "$work/second"
+run kubectl --kubeconfig "$work/second" config current-context
+shows '^skiff-lab$'
 run "$skiff" down --name "$cluster"
+run test ! -e "$work/second"
 run "$skiff" down --name "$cluster"
 nothing_left
 passed
