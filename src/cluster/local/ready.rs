@@ -118,7 +118,8 @@ pub async fn dns(client: &Client, address: Option<Ipv4Addr>) -> Result<(), Ready
 
 /// Takes workers that the cluster has no more out of the API; what is left on them is collected then.
 pub async fn forget_lost(client: &Client, cluster: &Cluster) -> Result<(), ReadyError> {
-    let found = client.list_all::<Value>(&api::r::NODES, "", &ListOptions::default());
+    let options = ListOptions::default();
+    let found = client.list_all::<Value>(&api::r::NODES, "", &options);
     for node in found.await.map_err(ReadyError::Forget)?.items {
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         if !cluster.lost_worker(name) {
