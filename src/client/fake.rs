@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use apimachinery::{Value, meta, status::Status};
@@ -15,7 +16,10 @@ use http::{Method, Request, Response};
 use http_body::Frame;
 use parking_lot::Mutex;
 use serde_json::{Map, json};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, Sleep, sleep_until},
+};
 
 use crate::{BoxBody, BoxError, Client, ClientError, Result, Transport, boxed, full};
 
@@ -37,6 +41,8 @@ struct State {
     faults: VecDeque<Fault>,
     refuse_watch_list: bool,
     down: bool,
+    /// How late watches tell of changes.
+    lag: Duration,
     /// Aggregated discovery documents by path.
     discovery: BTreeMap<String, Value>,
 }
@@ -44,7 +50,7 @@ struct State {
 struct Watcher {
     collection: String,
     selector: Selector,
-    frames: mpsc::UnboundedSender<String>,
+    frames: mpsc::UnboundedSender<(Instant, String)>,
 }
 
 /// One request as it came.
@@ -130,6 +136,11 @@ impl Server {
     /// Forgets the requests so far, so that a long test holds few.
     pub fn forget_requests(&self) {
         self.0.lock().requests.clear();
+    }
+
+    /// Lets watches tell of changes so much later, as a busy server's do: caches are behind all the time.
+    pub fn set_lag(&self, lag: Duration) {
+        self.0.lock().lag = lag;
     }
 
     /// Ends all watches without a word, as a broken connection does.
@@ -330,10 +341,11 @@ impl State {
 
     fn tell(&mut self, collection: &str, kind: &'static str, object: Value) {
         let line = frame(kind, &object);
+        let at = Instant::now() + self.lag;
         self.watchers.retain(|watcher| {
             watcher.collection != collection
                 || !watcher.selector.matches(&object)
-                || watcher.frames.send(line.clone()).is_ok()
+                || watcher.frames.send((at, line.clone())).is_ok()
         });
         self.log
             .push((collection.into(), self.version, kind, object));
@@ -555,7 +567,7 @@ impl State {
         }
         for line in backlog {
             frames
-                .send(line)
+                .send((Instant::now(), line))
                 .map_err(|_| Status::internal("the watcher is gone"))?;
         }
         self.watchers.push(Watcher {
@@ -563,7 +575,10 @@ impl State {
             selector,
             frames,
         });
-        Ok(Response::new(boxed(Lines(receiver))))
+        Ok(Response::new(boxed(Lines {
+            receiver,
+            waiting: None,
+        })))
     }
 }
 
@@ -685,7 +700,11 @@ fn respond(code: u16, body: &Value) -> Result<Response<BoxBody>> {
         .map_err(|error| ClientError::Request(error.to_string()))
 }
 
-struct Lines(mpsc::UnboundedReceiver<String>);
+/// The lines of a watch, each not before its time.
+struct Lines {
+    receiver: mpsc::UnboundedReceiver<(Instant, String)>,
+    waiting: Option<(Pin<Box<Sleep>>, String)>,
+}
 
 impl http_body::Body for Lines {
     type Data = Bytes;
@@ -695,7 +714,28 @@ impl http_body::Body for Lines {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let line = self.0.poll_recv(cx);
-        line.map(|line| line.map(|line| Ok(Frame::data(line.into()))))
+        loop {
+            if let Some((sleep, _)) = &mut self.waiting {
+                if sleep.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let line = self
+                    .waiting
+                    .take()
+                    .map(|(_, line)| line)
+                    .unwrap_or_default();
+                return Poll::Ready(Some(Ok(Frame::data(line.into()))));
+            }
+            match self.receiver.poll_recv(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some((at, line))) if at <= Instant::now() => {
+                    return Poll::Ready(Some(Ok(Frame::data(line.into()))));
+                }
+                Poll::Ready(Some((at, line))) => {
+                    self.waiting = Some((Box::pin(sleep_until(at)), line));
+                }
+            }
+        }
     }
 }
