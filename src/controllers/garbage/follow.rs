@@ -23,6 +23,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// When an aggregated server did not answer, it is asked again after so long.
 const STALE_RETRY: Duration = Duration::from_secs(30);
 
+/// How long the first lists may take (initialGraphSyncTimeout).
+const PATIENCE: Duration = Duration::from_secs(30);
+
 type Key = (&'static str, &'static str, &'static str);
 
 struct Followed {
@@ -58,7 +61,7 @@ impl Follower {
         }
     }
 
-    /// Follows all there is now and waits until it has been seen; false if the shutdown came first.
+    /// Follows all there is now and waits until it has been seen, for a while; false if the shutdown came first.
     pub async fn start(&mut self) -> bool {
         let shutdown = self.context.shutdown.clone();
         tokio::select! {
@@ -75,7 +78,17 @@ impl Follower {
                 informer.wait_synced().await;
             }
         };
-        self.context.synced(synced).await
+        // One resource that cannot be listed must not keep all others from being collected; owners that are not seen
+        // are asked for.
+        self.context
+            .synced(async {
+                if tokio::time::timeout(PATIENCE, synced).await.is_err() {
+                    tracing::warn!(
+                        "not all resources could be listed, collecting those that could"
+                    );
+                }
+            })
+            .await
     }
 
     /// Keeps to what is served. Returns when an informer ends unasked.

@@ -48,6 +48,8 @@ const WORKERS: usize = 5;
 const RESYNC: Duration = Duration::from_secs(5 * 60);
 /// How long after a change it is counted.
 const GATHER: Duration = Duration::from_millis(500);
+/// How long the objects of a resource may take to be listed; a quota that counts them is tried again later.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Resources that are counted by their bare name too.
 const BARE: [&str; 4] = [
     "configmaps",
@@ -274,13 +276,15 @@ impl Observed {
         if !same {
             let (client, meta) = (&self.context.client, &quota.metadata);
             let version = meta.resource_version.clone();
-            modify_status(client, &RESOURCEQUOTAS, meta, |object| {
-                // What admission counted since is not overwritten: that version comes back here.
+            let written = modify_status(client, &RESOURCEQUOTAS, meta, |object| {
+                // What admission counted since is not overwritten.
                 if apimachinery::meta::resource_version(object) == version {
                     object["status"] = json!(status);
                 }
-            })
-            .await?;
+            });
+            if written.await?.is_none() {
+                return Ok(Requeue::After(GATHER));
+            }
         }
         Ok(Requeue::After(RESYNC))
     }
@@ -338,7 +342,8 @@ impl Observed {
         let informer: Informer<Metadata> =
             self.counted.informer(resource, "", Selectors::default());
         informer.add_index(BY_NAMESPACE, |one| vec![one.metadata.namespace.clone()]);
-        informer.wait_synced().await;
+        let synced = tokio::time::timeout(PATIENCE, informer.wait_synced()).await;
+        synced.map_err(|_| ClientError::Timeout(PATIENCE))?;
         if self.known.lock().insert((resource.group, resource.plural)) {
             let to = self.clone();
             informer.add_handler(move |change| {
