@@ -99,7 +99,6 @@ pub(crate) const LATER: &[&str] = &[
     "storageversion-garbage-collector-controller",
     "legacy-serviceaccount-token-cleaner-controller",
     "persistentvolume-attach-detach-controller",
-    "persistentvolume-expander-controller",
     "resourceclaim-controller",
     "validatingadmissionpolicy-status-controller",
 ];

@@ -105,6 +105,7 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &storage::protection::ClaimProtection,
     &storage::protection::VolumeProtection,
     &storage::ephemeral::EphemeralVolumes,
+    &storage::expander::Expander,
     &storage::attributes_class::AttributesClassProtection,
     &storage::provisioner::LocalProvisioner,
     &node_ttl::NodeTtl,

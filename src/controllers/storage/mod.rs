@@ -3,6 +3,7 @@
 pub mod attributes_class;
 pub mod binder;
 pub mod ephemeral;
+pub mod expander;
 pub mod protection;
 pub mod provisioner;
 pub mod view;

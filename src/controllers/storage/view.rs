@@ -147,6 +147,11 @@ impl Volume {
 }
 
 impl Claim {
+    /// What it has.
+    pub fn capacity(&self) -> Option<Quantity> {
+        storage(&self.status.capacity)
+    }
+
     pub fn request(&self) -> Option<Quantity> {
         storage(&self.spec.resources.requests)
     }
