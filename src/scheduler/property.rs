@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use crate::cluster::testing::mk_node;
+use crate::cluster::testing::{mk_node, mk_pod};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
@@ -556,5 +556,65 @@ mod race {
                 assert_eq!(alone.objection(&pod, node), None, "seed {seed}");
             }
         }
+    }
+
+    /// Half a minute is enough for whatever is left to be tried again.
+    const CALM: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scheduler_that_is_ended_at_any_moment_leaves_nothing_wrong() {
+        for seed in 0..20 {
+            let server = Server::default();
+            let mut random = StdRng::seed_from_u64(seed);
+            for number in 0..4 {
+                let mut node = mk_node(&format!("node-{number}"));
+                node["status"]["allocatable"] = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+                server.put(&NODES, node);
+            }
+            for number in 0..30 {
+                let mut pod = mk_pod(&format!("pod-{number}"));
+                pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "500m"});
+                server.put(&PODS, pod);
+                if random.random_bool(0.3) {
+                    let shutdown = start(&server);
+                    tokio::time::sleep(Duration::from_micros(random.random_range(0..2000))).await;
+                    // Not even told: as a process that is killed.
+                    shutdown.0.abort();
+                    shutdown.1.cancel();
+                }
+                if random.random_bool(0.1) {
+                    server.break_watches();
+                }
+            }
+            let (task, shutdown) = start(&server);
+            tokio::time::sleep(CALM).await;
+            shutdown.cancel();
+            task.await.expect("it ends").expect("it worked");
+            let mut cpu: BTreeMap<String, usize> = BTreeMap::new();
+            for pod in server.list(&PODS) {
+                let node = pod["spec"]["nodeName"].as_str().map(str::to_owned);
+                *cpu.entry(node.expect("all fit")).or_default() += 1;
+            }
+            assert!(cpu.values().all(|pods| *pods <= 8), "seed {seed}: {cpu:?}");
+            let accepted = bindings(&server).len();
+            assert!(accepted <= 2 * 30, "seed {seed}: {accepted} bindings");
+        }
+    }
+
+    fn start(
+        server: &Server,
+    ) -> (
+        tokio::task::JoinHandle<Result<(), crate::Error>>,
+        CancellationToken,
+    ) {
+        let shutdown = CancellationToken::new();
+        let config = SchedulerConfig {
+            leader_elect: false,
+            ..SchedulerConfig::default()
+        };
+        (
+            tokio::spawn(crate::run(server.client(), config, shutdown.clone())),
+            shutdown,
+        )
     }
 }

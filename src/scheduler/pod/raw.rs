@@ -1,184 +1,20 @@
-//! A pod as the scheduler sees it: only what decides where it may run, worked out once when it is read.
+//! Reads a pod from the API's object.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use api::view::{NodeAffinity, ObjectMeta, OwnerReference, Toleration};
+use api::view::{NodeAffinity, ObjectMeta, Toleration};
 use apimachinery::{Value, selector::LabelSelector};
 use serde::Deserialize;
 
-use crate::resources::{PodResources, ResourceList, Resources};
-
-/// One pod. Built from the API's object; never changed.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Raw")]
-pub struct Pod {
-    pub namespace: String,
-    pub name: String,
-    pub uid: Arc<str>,
-    pub resource_version: String,
-    pub labels: BTreeMap<String, String>,
-    pub owner: Option<OwnerReference>,
-    pub is_deleting: bool,
-    /// Succeeded or Failed.
-    pub is_terminal: bool,
-    /// Empty until bound.
-    pub node_name: String,
-    pub scheduler_name: String,
-    pub priority: i32,
-    /// `preemptionPolicy: Never`.
-    pub never_preempts: bool,
-    pub scheduling_gates: Vec<String>,
-    pub requests: Resources,
-    /// Requests with defaults for what is not set, for scoring: milli CPU and bytes.
-    pub scored_cpu: i64,
-    pub scored_memory: i64,
-    pub host_ports: Vec<HostPort>,
-    pub tolerations: Vec<Toleration>,
-    pub node_selector: BTreeMap<String, String>,
-    pub node_affinity: Option<Box<NodeAffinity>>,
-    pub pod_affinity: Option<Box<PodAffinity>>,
-    pub spread: Vec<SpreadConstraint>,
-    /// Images of all containers, with a tag.
-    pub images: Vec<String>,
-    pub claims: Vec<Claim>,
-    pub disks: Vec<Disk>,
-    /// The names of its resource claims; `None` for one that is still to be made from a template.
-    pub resource_claims: Vec<Option<String>>,
-    /// The PodScheduled condition: status, reason, message.
-    pub scheduled: Option<ScheduledCondition>,
-    pub generation: i64,
-    /// `status.nominatedNodeName`, empty if none.
-    pub nominated_node: String,
-    /// `status.startTime`, empty before it starts.
-    pub start_time: String,
-    /// It ends since the scheduler evicted it for another.
-    pub is_preempted: bool,
-}
-
-/// The PodScheduled condition as it is stored.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ScheduledCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    pub status: String,
-    pub reason: String,
-    pub message: String,
-}
-
-/// A port a pod takes on its node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HostPort {
-    /// `0.0.0.0` is every address.
-    pub ip: String,
-    pub protocol: String,
-    pub port: i32,
-}
-
-impl HostPort {
-    /// Whether both cannot be had on one node.
-    pub fn conflicts(&self, other: &HostPort) -> bool {
-        const ANY: &str = "0.0.0.0";
-        self.port == other.port
-            && self.protocol == other.protocol
-            && (self.ip == other.ip || self.ip == ANY || other.ip == ANY)
-    }
-}
-
-/// A PersistentVolumeClaim the pod uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    pub name: String,
-    /// Made for this pod by the ephemeral volume controller.
-    pub is_ephemeral: bool,
-}
-
-/// A disk a pod mounts without a claim, that not every other pod of a node can have, too.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// Its kind and what identifies it.
-    pub id: String,
-    /// Pods that only read it can share it.
-    pub is_shared: bool,
-}
-
-impl Disk {
-    /// Whether both cannot be had on one node (haveOverlap, isVolumeConflict).
-    pub fn conflicts(&self, other: &Disk) -> bool {
-        self.id == other.id && !(self.is_shared && other.is_shared)
-    }
-}
-
-/// The pod's affinity to other pods.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodAffinity {
-    pub required: Vec<Term>,
-    pub anti_required: Vec<Term>,
-    pub preferred: Vec<(i64, Term)>,
-    pub anti_preferred: Vec<(i64, Term)>,
-}
-
-/// Pods somewhere in a topology.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Term {
-    /// The same for terms that say the same.
-    pub id: Arc<str>,
-    pub namespaces: Vec<String>,
-    /// Further namespaces by their labels.
-    pub namespace_selector: Option<LabelSelector>,
-    pub selector: LabelSelector,
-    pub topology_key: String,
-}
-
-/// How evenly pods are spread over a topology.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SpreadConstraint {
-    pub max_skew: i64,
-    pub topology_key: String,
-    /// `DoNotSchedule` rather than `ScheduleAnyway`.
-    pub is_hard: bool,
-    pub selector: LabelSelector,
-    pub min_domains: usize,
-    /// `nodeAffinityPolicy: Honor`
-    pub honors_affinity: bool,
-    /// `nodeTaintsPolicy: Honor`
-    pub honors_taints: bool,
-}
-
-impl Pod {
-    pub fn key(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-
-    /// Whether a change from `old` may make an unschedulable pod schedulable: anything but its status.
-    pub fn differs_for_scheduling(&self, old: &Pod) -> bool {
-        self.labels != old.labels
-            || self.scheduling_gates != old.scheduling_gates
-            || self.requests != old.requests
-            || self.tolerations != old.tolerations
-            || self.node_selector != old.node_selector
-            || self.node_affinity != old.node_affinity
-            || self.priority != old.priority
-            || self.spread != old.spread
-    }
-
-    /// Whether the node selector and the required node affinity allow a node (GetRequiredNodeAffinity).
-    pub fn accepts_node(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        let selector = &self.node_selector;
-        let required = self
-            .node_affinity
-            .as_ref()
-            .and_then(|affinity| affinity.required.as_ref());
-        selector
-            .iter()
-            .all(|(key, value)| labels.get(key) == Some(value))
-            && required.is_none_or(|required| required.matches(name, labels))
-    }
-}
+use super::{
+    Claim, Disk, HostPort, Pod, PodAffinity, ScheduledCondition, SpreadConstraint, Template, Term,
+    intern::intern,
+};
+use crate::resources::{PodResources, ResourceList};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Raw {
+pub(super) struct Raw {
     metadata: ObjectMeta,
     spec: RawSpec,
     status: RawStatus,
@@ -192,6 +28,17 @@ struct RawStatus {
     nominated_node_name: String,
     start_time: Option<String>,
     resource_claim_statuses: Vec<RawResourceClaim>,
+    container_statuses: Vec<RawContainerStatus>,
+    init_container_statuses: Vec<RawContainerStatus>,
+}
+
+/// What a container has while its resources are being changed.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawContainerStatus {
+    name: String,
+    allocated_resources: ResourceList,
+    resources: Option<RawRequests>,
 }
 
 #[derive(Default, Deserialize)]
@@ -231,6 +78,7 @@ struct Named {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RawContainer {
+    name: String,
     image: String,
     resources: RawRequests,
     ports: Vec<RawPort>,
@@ -337,16 +185,34 @@ impl From<Raw> for Pod {
             spec,
             status,
         } = raw;
+        let is_infeasible = status
+            .conditions
+            .iter()
+            .any(|one| one.kind == "PodResizePending" && one.reason == "Infeasible");
+        let has = |one: &RawContainer, statuses: &[RawContainerStatus]| {
+            let status = statuses.iter().find(|status| status.name == one.name);
+            one.requests(status, is_infeasible)
+        };
+        let containers: Vec<ResourceList> = spec
+            .containers
+            .iter()
+            .map(|one| has(one, &status.container_statuses))
+            .collect();
+        let init_containers: Vec<(ResourceList, bool)> = spec
+            .init_containers
+            .iter()
+            .map(|one| {
+                (
+                    has(one, &status.init_container_statuses),
+                    one.restart_policy == "Always",
+                )
+            })
+            .collect();
         let resources = PodResources {
-            containers: spec
-                .containers
+            containers: containers.iter().collect(),
+            init_containers: init_containers
                 .iter()
-                .map(|one| &one.resources.requests)
-                .collect(),
-            init_containers: spec
-                .init_containers
-                .iter()
-                .map(|one| (&one.resources.requests, one.restart_policy == "Always"))
+                .map(|(list, sidecar)| (list, *sidecar))
                 .collect(),
             overhead: spec.overhead.as_ref(),
             pod_level: Some(&spec.resources.requests).filter(|list| !list.is_empty()),
@@ -385,31 +251,20 @@ impl From<Raw> for Pod {
             wanted.resource_claim_name.clone().or_else(of_template)
         };
         let volumes = spec.volumes.into_iter();
-        Pod {
-            resource_claims: spec.resource_claims.into_iter().map(named).collect(),
+        let gates = spec.scheduling_gates.into_iter();
+        let claims = volumes
+            .filter_map(|volume| volume.claim(&meta.name))
+            .collect();
+        let template = Template {
             disks,
-            claims: volumes
-                .filter_map(|volume| volume.claim(&meta.name))
-                .collect(),
             pod_affinity: spec.affinity.pods(&meta.namespace).map(Box::new),
-            uid: meta.uid.as_str().into(),
             owner: meta.controller().cloned(),
-            is_deleting: meta.is_deleting(),
-            generation: meta.generation,
             namespace: meta.namespace,
-            name: meta.name,
-            resource_version: meta.resource_version,
             labels: meta.labels,
-            is_terminal: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
-            node_name: spec.node_name,
             scheduler_name: spec.scheduler_name,
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy == "Never",
-            scheduling_gates: spec
-                .scheduling_gates
-                .into_iter()
-                .map(|gate| gate.name)
-                .collect(),
+            scheduling_gates: gates.map(|gate| gate.name).collect(),
             requests,
             scored_cpu: scored.milli_cpu,
             scored_memory: scored.memory,
@@ -419,6 +274,18 @@ impl From<Raw> for Pod {
             node_affinity: spec.affinity.node_affinity,
             spread,
             images,
+        };
+        Pod {
+            template: intern(template),
+            resource_claims: spec.resource_claims.into_iter().map(named).collect(),
+            claims,
+            uid: meta.uid.as_str().into(),
+            is_deleting: meta.deletion_timestamp.is_some(),
+            generation: meta.generation,
+            name: meta.name,
+            resource_version: meta.resource_version,
+            is_terminal: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+            node_name: spec.node_name,
             nominated_node: status.nominated_node_name,
             start_time: status.start_time.unwrap_or_default(),
             is_preempted: status.conditions.iter().any(|one| {
@@ -431,6 +298,28 @@ impl From<Raw> for Pod {
                 .into_iter()
                 .find(|one| one.kind == "PodScheduled"),
         }
+    }
+}
+
+impl RawContainer {
+    /// The larger of what it asks for, what the node set aside for it and what it has (UseStatusResources, KEP-1287);
+    /// what the node can never give does not count.
+    fn requests(&self, status: Option<&RawContainerStatus>, is_infeasible: bool) -> ResourceList {
+        let mut list = self.resources.requests.clone();
+        let Some(status) = status.filter(|status| !status.allocated_resources.is_empty()) else {
+            return list;
+        };
+        if is_infeasible {
+            list.clone_from(&status.allocated_resources);
+        }
+        let has = status.resources.iter().flat_map(|one| &one.requests);
+        for (name, amount) in status.allocated_resources.iter().chain(has) {
+            let mine = list.entry(name.clone()).or_insert(*amount);
+            if amount.0.milli_value() > mine.0.milli_value() {
+                *mine = *amount;
+            }
+        }
+        list
     }
 }
 
@@ -569,50 +458,5 @@ fn normal_image(name: &str) -> String {
         name.into()
     } else {
         format!("{name}:latest")
-    }
-}
-
-#[cfg(test)]
-pub(crate) fn pod(value: Value) -> Pod {
-    serde_json::from_value(value).expect("a test's pod is well-formed")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_pod_is_read_with_all_that_decides_its_place() {
-        let pod = pod(json!({
-            "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"app": "a"}},
-            "spec": {
-                "containers": [{
-                    "image": "nginx", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}},
-                    "ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}],
-                }],
-                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"labelSelector": {"matchLabels": {"app": "a"}}, "topologyKey": "kubernetes.io/hostname"},
-                ]}},
-                "topologySpreadConstraints": [{
-                    "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": {}, "matchLabelKeys": ["app", "missing"],
-                }],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
-            },
-            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "x"}]},
-        }));
-        assert_eq!(
-            (pod.requests.milli_cpu, pod.requests.memory),
-            (250, 64 << 20)
-        );
-        assert_eq!(pod.host_ports[0].ip, "0.0.0.0");
-        assert_eq!(pod.images, ["nginx:latest"]);
-        let affinity = pod.pod_affinity.as_ref().unwrap();
-        assert_eq!(affinity.anti_required[0].namespaces, ["n"]);
-        assert!(pod.spread[0].selector.matches(&pod.labels));
-        assert!(!pod.spread[0].selector.matches(&BTreeMap::new()));
-        assert_eq!(pod.claims[1].name, "p-e");
-        assert_eq!(pod.scheduled.as_ref().unwrap().reason, "x");
     }
 }
