@@ -1,10 +1,12 @@
 //! `hack/bench`: measures skiff against its budgets and prints figures; it never judges.
 //!
 //! Server CPU and memory are read from `/proc` of the server's process, so that the load's own cost and most of a
-//! noisy machine's does not count. `start` times a `skiff server`, `api` drives 10,000 pods, `cluster` times pods on a running local cluster, `writes` drives the embedded store alone.
+//! noisy machine's does not count. `start` times a `skiff server`, `api` drives 10,000 pods, `cluster` times pods on a running local cluster, `writes` drives the embedded store alone,
+//! `schedule` times pods on simulated nodes.
 
 mod api;
 mod cluster;
+mod schedule;
 mod start;
 mod writes;
 
@@ -22,7 +24,8 @@ async fn main() -> anyhow::Result<()> {
         "api" => api::measure(&rest).await,
         "writes" => writes::measure().await,
         "cluster" => cluster::measure().await,
-        other => bail!("bench start|idle|api|writes|cluster, not {other:?}"),
+        "schedule" => schedule::measure(&rest).await,
+        other => bail!("bench start|idle|api|writes|cluster|schedule, not {other:?}"),
     }
 }
 
