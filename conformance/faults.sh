@@ -131,8 +131,11 @@ for round in $(seq "$rounds"); do
         moment
         kill_part "$node" "$part"
         eventually 60 kubectl wait --for=condition=Ready "pod/$name" --timeout=30s
+        # A container whose start was cut off counts as restarted, as with upstream's kubelet.
+        restarts=0
+        case $part in kubelet | containerd) restarts='[01]' ;; esac
         eventually 30 kubectl get pod "$name"
-        shows "^$name +1/1 +Running +0 "
+        shows "^$name +1/1 +Running +$restarts "
         eventually 30 "$skiff" node exec --name "$cluster" lab-worker2 -- curl -sS --max-time 5 "http://$name"
         shows '<h1>Welcome to nginx!</h1>'
         (moment && kill_part "$node" "$part") &
@@ -148,7 +151,7 @@ eventually 30 kubectl get pods
 title "No container is left that has no pod"
 for node in lab-worker lab-worker2; do
     eventually 30 "$skiff" node exec --name "$cluster" "$node" -- ctr -n k8s.io tasks ls -q
-    [ "$(wc -l <<<"$out")" = 2 ] || broken "one container and its sandbox were expected"
+    until_lines 2
 done
 
 title "A node that is killed comes back with up"

@@ -139,6 +139,17 @@ until_absent() {
     done
 }
 
+# until_lines COUNT: repeats the last `eventually` until it prints so many lines.
+until_lines() {
+    checks=$((checks + 1))
+    local deadline=$((SECONDS + eventually_limit))
+    until [ "$(wc -l <<<"$out")" = "$1" ]; do
+        [ "$SECONDS" -lt "$deadline" ] || broken "not $1 lines after $eventually_limit s"
+        sleep 0.3
+        out=$("${eventually_command[@]}" 2>&1) || true
+    done
+}
+
 # nothing_left: no trace of $cluster is on the machine.
 nothing_left() {
     run bash -c "! ip link show | grep -F skiff-$cluster"
