@@ -10,6 +10,28 @@ use crate::kinds::tree::{at, flag, has, items, map, object_mut, semantically_equ
 const DEFAULT_INGRESS: &str = "ingressclass.kubernetes.io/is-default-class";
 const OLD_INGRESS: &str = "kubernetes.io/ingress.class";
 
+/// The name of the class that one of `annotations` marks as the default: the newest, of equally old ones the first by name.
+pub(super) async fn newest_default(
+    attributes: &Attributes<'_>,
+    (group, plural): (&'static str, &'static str),
+    annotations: &[&str],
+) -> Result<Option<String>, Status> {
+    let classes = attributes.registry.cached_values(group, plural).await?;
+    let newest = classes
+        .iter()
+        .filter(|class| {
+            annotations
+                .iter()
+                .any(|key| meta::annotation(class, key) == Some("true"))
+        })
+        .max_by(|a, b| {
+            meta::creation_timestamp(a)
+                .cmp(meta::creation_timestamp(b))
+                .then(meta::name(b).cmp(meta::name(a)))
+        });
+    Ok(newest.map(|class| meta::name(class).to_owned()))
+}
+
 pub struct DefaultIngressClass;
 
 #[async_trait]
@@ -31,21 +53,13 @@ impl Plugin for DefaultIngressClass {
         {
             return Ok(());
         }
-        let classes = attributes
-            .registry
-            .cached_values("networking.k8s.io", "ingressclasses")
-            .await?;
-        let newest = classes
-            .iter()
-            .filter(|class| meta::annotation(class, DEFAULT_INGRESS) == Some("true"))
-            .max_by(|a, b| {
-                meta::creation_timestamp(a)
-                    .cmp(meta::creation_timestamp(b))
-                    .then(meta::name(b).cmp(meta::name(a)))
-            });
-        if let Some(class) = newest {
-            object_mut(object, &["spec"])
-                .insert("ingressClassName".to_owned(), meta::name(class).into());
+        let class = newest_default(
+            attributes,
+            ("networking.k8s.io", "ingressclasses"),
+            &[DEFAULT_INGRESS],
+        );
+        if let Some(class) = class.await? {
+            object_mut(object, &["spec"]).insert("ingressClassName".to_owned(), class.into());
         }
         Ok(())
     }

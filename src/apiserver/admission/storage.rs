@@ -31,26 +31,13 @@ impl Plugin for DefaultStorageClass {
         {
             return Ok(());
         }
-        let classes = attributes
-            .registry
-            .cached_values("storage.k8s.io", "storageclasses")
-            .await?;
-        // The newest default wins; of equally old ones, the first by name.
-        let newest = classes
-            .iter()
-            .filter(|class| {
-                DEFAULT_CLASS
-                    .iter()
-                    .any(|key| meta::annotation(class, key) == Some("true"))
-            })
-            .max_by(|a, b| {
-                meta::creation_timestamp(a)
-                    .cmp(meta::creation_timestamp(b))
-                    .then(meta::name(b).cmp(meta::name(a)))
-            });
-        if let Some(class) = newest {
-            object_mut(object, &["spec"])
-                .insert("storageClassName".to_owned(), meta::name(class).into());
+        let class = super::classes::newest_default(
+            attributes,
+            ("storage.k8s.io", "storageclasses"),
+            &DEFAULT_CLASS,
+        );
+        if let Some(class) = class.await? {
+            object_mut(object, &["spec"]).insert("storageClassName".to_owned(), class.into());
         }
         Ok(())
     }
