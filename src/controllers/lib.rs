@@ -33,6 +33,8 @@ mod service_cidrs;
 mod service_lb;
 mod storage;
 mod taint_eviction;
+#[cfg(test)]
+mod testing;
 mod token_secrets;
 mod workloads;
 mod writes;

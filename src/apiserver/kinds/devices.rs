@@ -455,13 +455,8 @@ fn placement(spec: &Node<'_, '_>, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn requests_have_a_name_a_class_and_a_count() {

@@ -16,6 +16,8 @@ pub mod pod_spec;
 pub mod policy;
 pub mod simple;
 pub mod storage;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 pub mod unstored;
 

@@ -1,11 +1,10 @@
 //! The garbage collector against an API server in memory, with a custom kind that comes late.
 
-use std::time::Duration;
+use crate::testing::seconds;
 
 use api::r::{CUSTOMRESOURCEDEFINITIONS, PODS};
 use client::fake::Server;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::{discovery::Served, dynamic};
 
@@ -31,22 +30,11 @@ fn owned(name: &str, kind: &str, uid: &str) -> Value {
         {"apiVersion": "example.org/v1", "kind": kind, "name": "w", "uid": uid}]}})
 }
 
-async fn seconds(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn dependents_of_a_custom_kind_go_with_their_owner_and_not_before_it_is_known() {
     let server = Server::default();
     server.set_discovery("/api", json!({"items": [group("", "pods", "Pod")]}));
-    let config = crate::ControllersConfig {
-        controllers: vec!["garbage-collector-controller".into()],
-        leader_elect: false,
-        ..crate::ControllersConfig::default()
-    };
-    let shutdown = CancellationToken::new();
-    let _guard = shutdown.clone().drop_guard();
-    tokio::spawn(crate::run(server.client(), config, shutdown));
+    let _guard = crate::testing::start(&server, &["garbage-collector-controller"]);
     server.put(&PODS, owned("kept", "Widget", "w1"));
     server.put(&PODS, owned("orphan", "Widget", "gone"));
     seconds(10).await;

@@ -268,9 +268,9 @@ async fn list(client: &Client, path: &str) -> Result<Vec<Metadata>, ClientError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seconds;
     use api::r::CONFIGMAPS;
     use client::fake::Server;
-    use tokio_util::sync::CancellationToken;
 
     fn discovery(server: &Server) {
         let resource = |name: &str, kind: &str| {
@@ -286,22 +286,11 @@ mod tests {
         );
     }
 
-    async fn seconds(seconds: u64) {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_namespace_is_emptied_pods_first_and_then_let_go() {
         let server = Server::default();
         discovery(&server);
-        let config = crate::ControllersConfig {
-            controllers: vec!["namespace-controller".into()],
-            leader_elect: false,
-            ..crate::ControllersConfig::default()
-        };
-        let shutdown = CancellationToken::new();
-        let _guard = shutdown.clone().drop_guard();
-        tokio::spawn(crate::run(server.client(), config, shutdown));
+        let _guard = crate::testing::start(&server, &["namespace-controller"]);
         server.put(
             &CONFIGMAPS,
             json!({"metadata": {"name": "c", "namespace": "n"}}),

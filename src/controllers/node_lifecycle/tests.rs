@@ -1,5 +1,6 @@
 //! The life of nodes against an API server in memory, with taint eviction beside it.
 
+use crate::testing::seconds;
 use std::time::Duration;
 
 use api::r::{LEASES, NODES, PODS};
@@ -7,24 +8,11 @@ use client::fake::Server;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{ControllersConfig, run};
-
-async fn seconds(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
-
 fn start(server: &Server) -> DropGuard {
-    let shutdown = CancellationToken::new();
-    let config = ControllersConfig {
-        controllers: vec![
-            "node-lifecycle-controller".into(),
-            "taint-eviction-controller".into(),
-        ],
-        leader_elect: false,
-        ..ControllersConfig::default()
-    };
-    tokio::spawn(run(server.client(), config, shutdown.clone()));
-    shutdown.drop_guard()
+    crate::testing::start(
+        server,
+        &["node-lifecycle-controller", "taint-eviction-controller"],
+    )
 }
 
 fn add_node(server: &Server, name: &str) {

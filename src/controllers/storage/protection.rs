@@ -217,23 +217,11 @@ pub fn apply(object: &mut Value, finalizer: &str, action: &Action) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seconds;
     use client::fake::Server;
-    use std::time::Duration;
-    use tokio_util::sync::CancellationToken;
 
     fn start(server: &Server) -> tokio_util::sync::DropGuard {
-        let config = crate::ControllersConfig {
-            controllers: vec!["pvc-protection".into(), "pv-protection".into()],
-            leader_elect: false,
-            ..crate::ControllersConfig::default()
-        };
-        let shutdown = CancellationToken::new();
-        tokio::spawn(crate::run(server.client(), config, shutdown.clone()));
-        shutdown.drop_guard()
-    }
-
-    async fn seconds(seconds: u64) {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        crate::testing::start(server, &["pvc-protection", "pv-protection"])
     }
 
     #[tokio::test(start_paused = true)]

@@ -355,9 +355,9 @@ fn next_available(set: &ReplicaSet, active: &[Arc<Pod>], now: Time) -> Requeue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::seconds;
     use client::fake::Server;
     use serde_json::json;
-    use tokio_util::sync::CancellationToken;
 
     fn set(replicas: i64) -> Value {
         json!({
@@ -369,21 +369,10 @@ mod tests {
     }
 
     fn start(server: &Server) -> tokio_util::sync::DropGuard {
-        let config = crate::ControllersConfig {
-            controllers: vec![
-                "replicaset-controller".into(),
-                "replicationcontroller-controller".into(),
-            ],
-            leader_elect: false,
-            ..crate::ControllersConfig::default()
-        };
-        let shutdown = CancellationToken::new();
-        tokio::spawn(crate::run(server.client(), config, shutdown.clone()));
-        shutdown.drop_guard()
-    }
-
-    async fn seconds(seconds: u64) {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        crate::testing::start(
+            server,
+            &["replicaset-controller", "replicationcontroller-controller"],
+        )
     }
 
     #[tokio::test(start_paused = true)]

@@ -163,13 +163,8 @@ fn update(new: &Value, old: &Value) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn taints_are_unique_and_have_an_effect() {

@@ -409,12 +409,7 @@ pub fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
+    use crate::kinds::testing::check;
 
     #[test]
     fn a_volume_has_a_size_a_mode_and_one_source() {

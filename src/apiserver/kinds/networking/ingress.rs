@@ -258,13 +258,8 @@ fn domain_prefixed(path: &Node<'_, '_>, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn an_ingress_has_hosts_paths_and_backends_that_can_be() {

@@ -315,13 +315,8 @@ fn limited(level: &Node<'_, '_>, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn flow_schemas_point_at_a_level_and_name_subjects() {

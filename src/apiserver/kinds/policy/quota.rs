@@ -386,13 +386,8 @@ fn bounds(limit: &Node<'_, '_>, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn quotas_name_known_resources_in_whole_numbers_where_counted() {

@@ -178,13 +178,8 @@ fn subject(subject: &Node<'_, '_>, namespaced: bool, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn rules_need_verbs_groups_and_resources() {

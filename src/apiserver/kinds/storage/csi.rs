@@ -140,13 +140,8 @@ pub fn attachment(object: &Value) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     #[test]
     fn attachments_name_one_source() {

@@ -1,25 +1,13 @@
 //! Jobs against an API server in memory.
 
-use std::time::Duration;
+use crate::testing::seconds;
 
 use client::fake::Server;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 
-async fn seconds(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
-
 fn start(server: &Server) -> tokio_util::sync::DropGuard {
-    let config = crate::ControllersConfig {
-        controllers: vec!["job-controller".into()],
-        leader_elect: false,
-        ..crate::ControllersConfig::default()
-    };
-    let shutdown = CancellationToken::new();
-    tokio::spawn(crate::run(server.client(), config, shutdown.clone()));
-    shutdown.drop_guard()
+    crate::testing::start(server, &["job-controller"])
 }
 
 fn job(spec: Value) -> Value {

@@ -1,25 +1,14 @@
 //! Claims and volumes against an API server in memory.
 
+use crate::testing::seconds;
 use client::fake::Server;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-
-async fn seconds(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn two_claims_get_two_volumes_and_a_deleted_ones_is_released() {
     let server = Server::default();
-    let config = crate::ControllersConfig {
-        controllers: vec!["persistentvolume-binder-controller".into()],
-        leader_elect: false,
-        ..crate::ControllersConfig::default()
-    };
-    let shutdown = CancellationToken::new();
-    let _guard = shutdown.clone().drop_guard();
-    tokio::spawn(crate::run(server.client(), config, shutdown));
+    let _guard = crate::testing::start(&server, &["persistentvolume-binder-controller"]);
     let (claims, volumes) = (&PERSISTENTVOLUMECLAIMS, &PERSISTENTVOLUMES);
     for name in ["a", "b"] {
         server.put(claims, json!({"metadata": {"name": name, "namespace": "n"},

@@ -1,5 +1,6 @@
 //! Deployments with ReplicaSets against an API server in memory.
 
+use crate::testing::seconds;
 use std::time::Duration;
 
 use client::fake::Server;
@@ -7,10 +8,6 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use api::r::{DEPLOYMENTS, PODS, REPLICASETS};
-
-async fn seconds(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-}
 
 fn deployment(image: &str) -> Value {
     json!({
@@ -59,17 +56,8 @@ fn images(server: &Server) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn a_deployment_rolls_out_updates_and_tells_how_it_goes() {
     let server = Server::default();
-    let config = crate::ControllersConfig {
-        controllers: vec![
-            "replicaset-controller".into(),
-            "deployment-controller".into(),
-        ],
-        leader_elect: false,
-        ..crate::ControllersConfig::default()
-    };
-    let shutdown = CancellationToken::new();
-    let _guard = shutdown.clone().drop_guard();
-    tokio::spawn(crate::run(server.client(), config, shutdown));
+    let _guard =
+        crate::testing::start(&server, &["replicaset-controller", "deployment-controller"]);
     let _kubelet = kubelet(&server);
     server.put(&DEPLOYMENTS, deployment("nginx:1"));
     seconds(10).await;

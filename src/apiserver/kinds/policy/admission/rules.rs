@@ -498,13 +498,8 @@ pub fn policy_binding(object: &Value, mutating: bool) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[track_caller]
-    fn check(errors: ErrorList, expect: &[&str]) {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expect);
-    }
 
     fn hook() -> Value {
         json!({"name": "a.example.com", "clientConfig": {"service": {"namespace": "n", "name": "s", "port": 443}},
