@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::ledger::Ledger;
 use crate::{
+    Context,
     context::gather,
     objects::{Metadata, Pod},
 };
@@ -101,6 +102,24 @@ pub struct PodControl {
 }
 
 impl PodControl {
+    /// Events come from `component`. Pods can be found by their controller from here on.
+    pub fn new(context: &Context, component: &str, kind: Kind, pods: &Informer<Pod>) -> Self {
+        pods.add_index(BY_CONTROLLER, by_controller);
+        Self {
+            client: context.client.clone(),
+            recorder: context.recorder(component),
+            kind,
+            ledger: Ledger::default(),
+            pods: pods.clone(),
+        }
+    }
+
+    /// Whether the cache shows all that was written for the object with this key, lost answers included.
+    pub async fn has_seen(&self, key: &str) -> Result<bool, ClientError> {
+        self.ledger.settle(key, &self.client, &PODS).await?;
+        Ok(self.ledger.is_seen(key, &self.pods))
+    }
+
     /// How long to gather changes of the pods of the changed one's owner, all of which a reconcile looks at.
     pub fn gather(&self, change: &Delta<Pod>) -> Duration {
         let owner = change.object().metadata.controller();

@@ -20,11 +20,7 @@ use client::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ledger::Ledger,
-    pods::{
-        BURST, BY_CONTROLLER, Kind, PodControl, by_controller, from_template, sides,
-        sort_for_deletion,
-    },
+    pods::{BURST, BY_CONTROLLER, Kind, PodControl, from_template, sides, sort_for_deletion},
     selector_of,
 };
 use crate::{
@@ -151,16 +147,9 @@ async fn run(context: Context, kind: Kind, component: &'static str) {
     let pods: Informer<Pod> = informers.informer(&PODS, "", Selectors::default());
     let observed = Arc::new(Observed {
         sets: informers.informer(kind.resource, "", Selectors::default()),
-        control: PodControl {
-            client: context.client.clone(),
-            recorder: context.recorder(component),
-            kind,
-            ledger: Ledger::default(),
-            pods: pods.clone(),
-        },
+        control: PodControl::new(&context, component, kind, &pods),
     });
     let sets = &observed.sets;
-    pods.add_index(BY_CONTROLLER, by_controller);
     sets.add_index(BY_NAMESPACE, |set| vec![set.metadata.namespace.clone()]);
     sets.add_index(BY_OWNER, by_owner);
     if !synced!(context, pods, sets) {
@@ -207,8 +196,7 @@ impl Observed {
             control.ledger.forget(key);
             return Ok(Requeue::No);
         };
-        control.ledger.settle(key, &control.client, &PODS).await?;
-        if !control.ledger.is_seen(key, &control.pods) {
+        if !control.has_seen(key).await? {
             return Ok(Requeue::After(LAG_RETRY));
         }
         let claimed = control

@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 /// Label of pods (and revisions) that tells which template they are of.
 pub const HASH: &str = "controller-revision-hash";
 /// Index of revisions by the uid of their owner.
-pub const BY_OWNER: &str = "owner";
+const BY_OWNER: &str = "owner";
 /// Revisions that are kept if `revisionHistoryLimit` is absent.
 const DEFAULT_LIMIT: i64 = 10;
 
@@ -37,7 +37,7 @@ impl ControllerRevision {
 }
 
 /// The index value of `BY_OWNER`.
-pub fn by_owner(revision: &ControllerRevision) -> Vec<String> {
+fn by_owner(revision: &ControllerRevision) -> Vec<String> {
     let owner = revision.metadata.controller();
     owner.map(|owner| owner.uid.clone()).into_iter().collect()
 }
@@ -58,11 +58,31 @@ pub enum Current {
 
 /// What reads and writes the revisions of one kind of controller.
 pub struct Revisions {
-    pub client: Client,
-    pub informer: Informer<ControllerRevision>,
+    client: Client,
+    informer: Informer<ControllerRevision>,
+    ledger: Ledger,
 }
 
 impl Revisions {
+    pub fn new(client: Client, informer: Informer<ControllerRevision>) -> Self {
+        informer.add_index(BY_OWNER, by_owner);
+        Self {
+            client,
+            informer,
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Whether the cache shows all that was written for the owner with this key.
+    pub fn is_seen(&self, key: &str) -> bool {
+        self.ledger.is_seen(key, &self.informer)
+    }
+
+    /// The owner with this key is gone.
+    pub fn forget(&self, key: &str) {
+        self.ledger.forget(key);
+    }
+
     /// The owner's revisions, the oldest first.
     pub fn of(&self, owner: &ObjectMeta) -> Vec<Arc<ControllerRevision>> {
         let mut all = self.informer.by_index(BY_OWNER, &owner.uid);
@@ -77,7 +97,6 @@ impl Revisions {
         reference: OwnerReference,
         template: &Value,
         collisions: Option<i64>,
-        ledger: &Ledger,
     ) -> Result<Current, ClientError> {
         let data = data(template);
         let all = self.of(owner);
@@ -100,7 +119,8 @@ impl Revisions {
                     &options,
                 )
                 .await?;
-            ledger.wrote(&owner.key(), &stored.metadata.resource_version);
+            self.ledger
+                .wrote(&owner.key(), &stored.metadata.resource_version);
             return Ok(Current::Is(Arc::new(stored)));
         }
         let hash = super::hash(&data, collisions);
@@ -134,7 +154,8 @@ impl Revisions {
             },
             Err(error) => return Err(error),
         };
-        ledger.wrote(&owner.key(), &stored.metadata.resource_version);
+        self.ledger
+            .wrote(&owner.key(), &stored.metadata.resource_version);
         Ok(Current::Is(Arc::new(stored)))
     }
 

@@ -29,7 +29,7 @@ use crate::{
     objects::Pod,
     workloads::{
         ledger::Ledger,
-        pods::{BY_CONTROLLER, Kind, PodControl, by_controller, from_template, sides},
+        pods::{BY_CONTROLLER, Kind, PodControl, from_template, sides},
         selector_of,
     },
     writes::put_status,
@@ -75,21 +75,19 @@ impl Controller for Jobs {
         let pods: Informer<Pod> = informers.informer(&PODS, "", Selectors::default());
         let observed = Arc::new(Observed {
             jobs: informers.informer(&JOBS, "", Selectors::default()),
-            control: PodControl {
-                client: context.client.clone(),
-                recorder: context.recorder("job-controller"),
-                kind: Kind {
+            control: PodControl::new(
+                &context,
+                "job-controller",
+                Kind {
                     resource: &JOBS,
                     api_version: "batch/v1",
                     finalizer: Some(TRACKING),
                 },
-                ledger: Ledger::default(),
-                pods: pods.clone(),
-            },
+                &pods,
+            ),
             statuses: Ledger::default(),
         });
         let jobs = &observed.jobs;
-        pods.add_index(BY_CONTROLLER, by_controller);
         if !synced!(context, pods, jobs) {
             return;
         }
@@ -176,9 +174,7 @@ impl Observed {
         if !job.is_ours() {
             return Ok(Requeue::No);
         }
-        control.ledger.settle(key, &control.client, &PODS).await?;
-        let seen = control.ledger.is_seen(key, &control.pods);
-        if !seen || !self.statuses.is_seen(key, &self.jobs) {
+        if !control.has_seen(key).await? || !self.statuses.is_seen(key, &self.jobs) {
             return Ok(Requeue::After(LAG_RETRY));
         }
         let meta = &job.metadata;

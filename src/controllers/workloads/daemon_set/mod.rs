@@ -22,8 +22,7 @@ use client::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ledger::Ledger,
-    pods::{BY_CONTROLLER, Kind, PodControl, by_controller, sides},
+    pods::{Kind, PodControl, sides},
     revisions::{self, ControllerRevision, Current, Revisions},
     selector_of,
 };
@@ -112,7 +111,6 @@ struct Observed {
     nodes: Informer<Node>,
     control: PodControl,
     revisions: Revisions,
-    written_revisions: Ledger,
     backoff: backoff::Backoff,
 }
 
@@ -134,27 +132,20 @@ impl Controller for DaemonSets {
         let observed = Arc::new(Observed {
             sets: informers.informer(&DAEMONSETS, "", Selectors::default()),
             nodes: informers.informer(&NODES, "", Selectors::default()),
-            control: PodControl {
-                client: context.client.clone(),
-                recorder: context.recorder("daemonset-controller"),
-                kind: Kind {
+            control: PodControl::new(
+                &context,
+                "daemonset-controller",
+                Kind {
                     resource: &DAEMONSETS,
                     api_version: "apps/v1",
                     finalizer: None,
                 },
-                ledger: Ledger::default(),
-                pods: pods.clone(),
-            },
-            revisions: Revisions {
-                client: context.client.clone(),
-                informer: history.clone(),
-            },
-            written_revisions: Ledger::default(),
+                &pods,
+            ),
+            revisions: Revisions::new(context.client.clone(), history.clone()),
             backoff: backoff::Backoff::default(),
         });
         let Observed { sets, nodes, .. } = &*observed;
-        pods.add_index(BY_CONTROLLER, by_controller);
-        history.add_index(revisions::BY_OWNER, revisions::by_owner);
         sets.add_index(BY_NAMESPACE, |set| vec![set.metadata.namespace.clone()]);
         if !synced!(context, sets, nodes, pods, history) {
             return;
@@ -225,28 +216,22 @@ impl Observed {
         let control = &self.control;
         let Some(set) = self.sets.get(key) else {
             control.ledger.forget(key);
-            self.written_revisions.forget(key);
+            self.revisions.forget(key);
             return Ok(Requeue::No);
         };
         if set.metadata.is_deleting() {
             return Ok(Requeue::No);
         }
-        control.ledger.settle(key, &control.client, &PODS).await?;
-        let seen = control.ledger.is_seen(key, &control.pods)
-            && self
-                .written_revisions
-                .is_seen(key, &self.revisions.informer);
-        if !seen {
+        if !control.has_seen(key).await? || !self.revisions.is_seen(key) {
             return Ok(Requeue::After(LAG_RETRY));
         }
         let meta = &set.metadata;
         let reference = control.kind.reference(meta);
         let collisions = set.status.collision_count;
         let template = &set.spec.template;
-        let ledger = &self.written_revisions;
         let revision = match self
             .revisions
-            .current(meta, reference.clone(), template, collisions, ledger)
+            .current(meta, reference.clone(), template, collisions)
             .await?
         {
             Current::Is(revision) => revision,

@@ -22,9 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 
 use super::{
-    ledger::Ledger,
-    pods::{BY_CONTROLLER, Kind, PodControl, by_controller, from_template, sides},
-    revisions::{self, ControllerRevision, Current, HASH, Revisions},
+    pods::{Kind, PodControl, from_template, sides},
+    revisions::{ControllerRevision, Current, HASH, Revisions},
     selector_of,
 };
 use crate::{
@@ -133,7 +132,6 @@ struct Observed {
     claims: Informer<Metadata>,
     control: PodControl,
     revisions: Revisions,
-    written_revisions: Ledger,
 }
 
 #[async_trait]
@@ -154,26 +152,19 @@ impl Controller for StatefulSets {
         let observed = Arc::new(Observed {
             sets: informers.informer(&STATEFULSETS, "", Selectors::default()),
             claims: informers.informer(&PERSISTENTVOLUMECLAIMS, "", Selectors::default()),
-            control: PodControl {
-                client: context.client.clone(),
-                recorder: context.recorder("statefulset-controller"),
-                kind: Kind {
+            control: PodControl::new(
+                &context,
+                "statefulset-controller",
+                Kind {
                     resource: &STATEFULSETS,
                     api_version: "apps/v1",
                     finalizer: None,
                 },
-                ledger: Ledger::default(),
-                pods: pods.clone(),
-            },
-            revisions: Revisions {
-                client: context.client.clone(),
-                informer: history.clone(),
-            },
-            written_revisions: Ledger::default(),
+                &pods,
+            ),
+            revisions: Revisions::new(context.client.clone(), history.clone()),
         });
         let sets = &observed.sets;
-        pods.add_index(BY_CONTROLLER, by_controller);
-        history.add_index(revisions::BY_OWNER, revisions::by_owner);
         if !synced!(context, sets, pods, history, observed.claims) {
             return;
         }
@@ -200,27 +191,21 @@ impl Observed {
         let control = &self.control;
         let Some(set) = self.sets.get(key) else {
             control.ledger.forget(key);
-            self.written_revisions.forget(key);
+            self.revisions.forget(key);
             return Ok(Requeue::No);
         };
         if set.metadata.is_deleting() {
             return Ok(Requeue::No);
         }
-        control.ledger.settle(key, &control.client, &PODS).await?;
-        let seen = control.ledger.is_seen(key, &control.pods)
-            && self
-                .written_revisions
-                .is_seen(key, &self.revisions.informer);
-        if !seen {
+        if !control.has_seen(key).await? || !self.revisions.is_seen(key) {
             return Ok(Requeue::After(LAG_RETRY));
         }
         let meta = &set.metadata;
         let reference = control.kind.reference(meta);
         let (template, collisions) = (&set.spec.template, set.status.collision_count);
-        let ledger = &self.written_revisions;
         let update = match self
             .revisions
-            .current(meta, reference, template, collisions, ledger)
+            .current(meta, reference, template, collisions)
             .await?
         {
             Current::Is(revision) => revision,
