@@ -10,29 +10,9 @@ cd "$(dirname "$0")/.."
 
 kubectl=${1:-kubectl}
 shift || true
-skiff=${SKIFF_BIN:-target/release/skiff}
-cluster=lab
-work=$(mktemp -d)
-export KUBECONFIG=$work/kubeconfig
 grace=20
 toleration=6
-
-if "$skiff" status --name "$cluster" >/dev/null 2>&1; then
-    echo "cluster $cluster is already up: take it down first (skiff down --name $cluster)" >&2
-    exit 1
-fi
-finish() {
-    local code=$?
-    [ "$code" = 0 ] || evidence
-    "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
-
-# The word kubectl in a step is the client under test.
-kubectl() { "$kubectl" "$@"; }
+begin
 
 title "A cluster of three nodes"
 hack/registry

@@ -9,28 +9,9 @@ cd "$(dirname "$0")/.."
 . conformance/transcript.sh
 
 kubectl=${1:-kubectl}
-skiff=${SKIFF_BIN:-target/release/skiff}
-cluster=lab
 rounds=${ROUNDS:-2}
 proxy_port=${PROXY_PORT:-5001}
-work=$(mktemp -d)
-export KUBECONFIG=$work/kubeconfig
-
-if "$skiff" status --name "$cluster" >/dev/null 2>&1; then
-    echo "cluster $cluster is already up: take it down first (skiff down --name $cluster)" >&2
-    exit 1
-fi
-finish() {
-    local code=$?
-    [ "$code" = 0 ] || evidence
-    "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
-    end proxy
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
-kubectl() { "$kubectl" "$@"; }
+begin
 up() { "$skiff" up --name "$cluster" --registry-mirror "docker.io=http://127.0.0.1:$proxy_port" --node-monitor-grace-period 20s; }
 
 # pod NAME NODE IMAGE [COMMAND…]: creates a pod on a node, chosen here and not by the scheduler.
@@ -64,6 +45,7 @@ moment() { sleep "$((RANDOM % 2)).$((RANDOM % 5))"; }
 
 hack/registry
 background proxy python3 conformance/flaky_proxy.py "$proxy_port" 5000 "$work"
+at_end+=(proxy)
 run up
 
 title "A connection that is cut during a pull changes nothing"

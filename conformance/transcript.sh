@@ -1,6 +1,34 @@
 # What the transcript scripts share: steps that print their command, their output and what was expected of it.
 # Sourced, never run. A step that fails ends the script with what it saw.
 
+# begin: a cluster of the script's own may be made: $cluster, with kubectl as $kubectl, files in $work, a kubeconfig there.
+# Whatever happens, the cluster is taken down at the end; what a script needs ended besides goes into $at_end.
+begin() {
+    skiff=${SKIFF_BIN:-target/release/skiff}
+    cluster=lab
+    if "$skiff" status --name "$cluster" >/dev/null 2>&1; then
+        echo "cluster $cluster is already up: take it down first (skiff down --name $cluster)" >&2
+        exit 1
+    fi
+    work=$(mktemp -d)
+    export KUBECONFIG=$work/kubeconfig
+    trap finish EXIT
+    trap 'exit 1' INT TERM
+}
+
+at_end=()
+finish() {
+    local code=$? name
+    [ "$code" = 0 ] || evidence
+    "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
+    for name in "${at_end[@]}"; do end "$name"; done
+    rm -rf "$work"
+    exit "$code"
+}
+
+# The word kubectl in a step is the client under test.
+kubectl() { "$kubectl" "$@"; }
+
 steps=0
 checks=0
 out=

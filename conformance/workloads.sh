@@ -9,25 +9,7 @@ cd "$(dirname "$0")/.."
 . conformance/transcript.sh
 
 kubectl=${1:-kubectl}
-skiff=${SKIFF_BIN:-target/release/skiff}
-cluster=lab
-work=$(mktemp -d)
-export KUBECONFIG=$work/kubeconfig
-
-if "$skiff" status --name "$cluster" >/dev/null 2>&1; then
-    echo "cluster $cluster is already up: take it down first (skiff down --name $cluster)" >&2
-    exit 1
-fi
-finish() {
-    local code=$?
-    [ "$code" = 0 ] || evidence
-    "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
-kubectl() { "$kubectl" "$@"; }
+begin
 apply() { "$kubectl" apply -f - <<<"$1"; }
 
 hack/registry
@@ -92,8 +74,9 @@ run kubectl get pods -l app=web -o 'jsonpath={.items[*].spec.containers[0].env}'
 shows '^$'
 run kubectl rollout resume deployment/web
 run kubectl rollout status deployment/web --timeout=60s
-run kubectl get pods -l app=web -o 'jsonpath={.items[0].spec.containers[0].env[0].value}'
-shows '^blue$'
+# The last old pod may still be terminating when the rollout is done.
+eventually 30 kubectl get pods -l app=web -o 'jsonpath={.items[0].spec.containers[0].env[0].value}'
+until_shows '^blue$'
 run kubectl rollout restart deployment/web
 run kubectl rollout status deployment/web --timeout=60s
 run kubectl set image deployment/web nginx=no-such-image
