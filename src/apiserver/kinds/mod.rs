@@ -20,6 +20,7 @@ pub mod storage;
 mod testing;
 pub mod tree;
 pub mod unstored;
+pub mod volume_source;
 
 use std::sync::LazyLock;
 
@@ -39,6 +40,7 @@ pub static KINDS: &[&dyn Strategy] = &[
     &autoscaling::HorizontalPodAutoscalers,
     &batch::CronJobs,
     &batch::Jobs,
+    &core::claims::PersistentVolumeClaims,
     &core::config::ConfigMaps,
     &core::config::Secrets,
     &core::endpoints::EndpointSlices,
@@ -50,7 +52,6 @@ pub static KINDS: &[&dyn Strategy] = &[
     &core::pods::Pods,
     &core::service_accounts::ServiceAccounts,
     &core::services::Services,
-    &core::volumes::PersistentVolumeClaims,
     &core::volumes::PersistentVolumes,
     &devices::ResourceClaims,
     &devices::ResourceClaimTemplates,

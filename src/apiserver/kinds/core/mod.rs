@@ -1,5 +1,6 @@
 //! The kinds of the core group.
 
+pub mod claims;
 pub mod config;
 pub mod endpoints;
 pub mod events;

@@ -22,6 +22,19 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
+/// Amounts of a container that may be referred to.
+const RESOURCE_FIELDS: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+/// What sizes may be divided by.
+const SIZES: [&str; 13] = [
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+];
 const HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
 const STANDARD_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
@@ -358,11 +371,7 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
         let source = at(from, &[field]);
         match *field {
             "fieldRef" => field_ref(source, &ENV_FIELDS, &path, errors),
-            "resourceFieldRef" => {
-                if text(source, &["resource"]).is_empty() {
-                    errors.push(Error::required(&path.child("resource"), ""));
-                }
-            }
+            "resourceFieldRef" => resource_field_ref(source, false, &path, errors),
             _ => {
                 if text(source, &["name"]).is_empty() && *field != "fileKeyRef" {
                     errors.push(Error::required(&path.child("name"), ""));
@@ -393,6 +402,52 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
             path,
             "",
             "may not have more than one field specified at a time",
+        ));
+    }
+}
+
+/// A reference to an amount of a container (`validateContainerResourceFieldSelector`); a volume's says which one.
+pub fn resource_field_ref(source: &Value, volume: bool, path: &Path, errors: &mut ErrorList) {
+    let resource = text(source, &["resource"]);
+    if volume && text(source, &["containerName"]).is_empty() {
+        errors.push(Error::required(&path.child("containerName"), ""));
+    } else if resource.is_empty() {
+        errors.push(Error::required(&path.child("resource"), ""));
+    } else if !RESOURCE_FIELDS.contains(&resource)
+        && !resource.starts_with("requests.hugepages-")
+        && !resource.starts_with("limits.hugepages-")
+    {
+        errors.push(Error::not_supported(
+            &path.child("resource"),
+            resource,
+            &RESOURCE_FIELDS,
+        ));
+    }
+    let Some(divisor) = source
+        .get("divisor")
+        .and_then(Value::as_str)
+        .and_then(|text| text.parse::<Quantity>().ok())
+        .filter(|divisor| divisor.sign() != 0)
+    else {
+        return;
+    };
+    let (known, what) = match resource {
+        "limits.cpu" | "requests.cpu" => (&["1m", "1"][..], "1m and 1 are supported with the cpu"),
+        "limits.memory" | "requests.memory" => (
+            &SIZES[..],
+            "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory",
+        ),
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => (
+            &SIZES[..],
+            "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the local ephemeral storage",
+        ),
+        _ => return,
+    };
+    if !known.contains(&divisor.to_string().as_str()) {
+        errors.push(Error::invalid(
+            &path.child("divisor"),
+            resource,
+            format!("only divisor's values {what} resource"),
         ));
     }
 }

@@ -3,8 +3,15 @@
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
+use super::super::check::Node;
+use super::super::object_meta::{validate_annotations, validate_labels};
 use super::super::tree::{at, has, int, items, text};
-use super::containers::field_ref;
+use super::super::volume_source::{self, Form, local_path};
+use super::containers::{field_ref, resource_field_ref};
+
+/// Shortest and longest life of a projected token, in seconds.
+const MIN_TOKEN_SECONDS: i64 = 600;
+const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 
 const DOWNWARD_FIELDS: [&str; 5] = [
     "metadata.annotations",
@@ -14,24 +21,38 @@ const DOWNWARD_FIELDS: [&str; 5] = [
     "metadata.uid",
 ];
 
-/// Members that a source cannot do without.
-const REQUIRED: &[(&str, &[&str])] = &[
-    ("persistentVolumeClaim", &["claimName"]),
-    ("secret", &["secretName"]),
-    ("configMap", &["name"]),
-    ("nfs", &["server", "path"]),
-    ("hostPath", &["path"]),
-    ("csi", &["driver"]),
-    ("gcePersistentDisk", &["pdName"]),
-    ("awsElasticBlockStore", &["volumeID"]),
-    ("gitRepo", &["repository"]),
-    ("glusterfs", &["endpoints", "path"]),
-    ("cephfs", &[]),
-    ("flexVolume", &["driver"]),
-    ("iscsi", &["targetPortal", "iqn"]),
-    ("azureFile", &["secretName", "shareName"]),
-    ("azureDisk", &["diskName", "diskURI"]),
-    ("image", &["reference"]),
+/// The sources in upstream's order: the first that is set is the volume's.
+const ORDER: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "flocker",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
 ];
 
 /// Validates `spec.volumes` and answers with their names.
@@ -55,45 +76,23 @@ pub fn list<'a>(spec: &'a Value, path: &Path, errors: &mut ErrorList) -> Vec<&'a
 }
 
 fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
-    let sources: Vec<&str> = volume
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(key, value)| *key != "name" && !value.is_null())
-        .map(|(key, _)| key.as_str())
-        .collect();
-    if sources.is_empty() {
-        errors.push(Error::required(path, "must specify a volume type"));
-    }
-    for extra in sources.iter().skip(1) {
-        errors.push(Error::forbidden(
-            &path.child(extra),
-            "may not specify more than 1 volume type",
-        ));
-    }
-    let Some(kind) = sources.first() else { return };
+    let node = Node::root(volume, path.as_str());
+    let Some(kind) = volume_source::only(&node, &ORDER, errors) else {
+        return;
+    };
+    volume_source::check(&node, kind, Form::Inline, errors);
     let source = at(volume, &[kind]);
     let path = path.child(kind);
-    if let Some((_, fields)) = REQUIRED.iter().find(|(name, _)| name == kind) {
-        for field in *fields {
-            if text(source, &[field]).is_empty() {
-                errors.push(Error::required(&path.child(field), ""));
-            }
-        }
-    }
-    match *kind {
-        "hostPath" => host_path(source, &path, errors),
-        "nfs" => {
-            let export = text(source, &["path"]);
-            if !export.is_empty() && !export.starts_with('/') {
-                errors.push(Error::invalid(
-                    &path.child("path"),
-                    export,
-                    "must be an absolute path",
-                ));
-            }
-        }
+    match kind {
         "secret" | "configMap" => {
+            let called = if kind == "secret" {
+                "secretName"
+            } else {
+                "name"
+            };
+            if text(source, &[called]).is_empty() {
+                errors.push(Error::required(&path.child(called), ""));
+            }
             mode(source, "defaultMode", &path, errors);
             for (index, item) in items(source, &["items"]).iter().enumerate() {
                 key_to_path(item, &path.child("items").index(index), errors);
@@ -101,7 +100,9 @@ fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
         }
         "downwardAPI" => {
             mode(source, "defaultMode", &path, errors);
-            downward(items(source, &["items"]), &path.child("items"), errors);
+            for file in items(source, &["items"]) {
+                downward(file, &path, errors);
+            }
         }
         "projected" => projected(source, &path, errors),
         "emptyDir" => {
@@ -118,13 +119,15 @@ fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
         "ephemeral" => {
             let template = path.child("volumeClaimTemplate");
             if has(source, &["volumeClaimTemplate"]) {
-                let spec = at(source, &["volumeClaimTemplate", "spec"]);
-                super::super::core::volumes::claim_spec(spec, &template.child("spec"), errors);
+                claim_template(at(source, &["volumeClaimTemplate"]), &template, errors);
             } else {
                 errors.push(Error::required(&template, ""));
             }
         }
         "image" => {
+            if text(source, &["reference"]).is_empty() {
+                errors.push(Error::required(&path.child("reference"), ""));
+            }
             let policy = text(source, &["pullPolicy"]);
             let valid = ["Always", "IfNotPresent", "Never"];
             if !policy.is_empty() && !valid.contains(&policy) {
@@ -136,29 +139,25 @@ fn source(volume: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-fn host_path(source: &Value, path: &Path, errors: &mut ErrorList) {
-    let dir = text(source, &["path"]);
-    if dir.split('/').any(|part| part == "..") {
-        errors.push(Error::invalid(
-            &path.child("path"),
-            dir,
-            "must not contain '..'",
-        ));
+/// `ValidatePersistentVolumeClaimTemplate`: labels and annotations are all of an object's metadata that is used.
+fn claim_template(template: &Value, path: &Path, errors: &mut ErrorList) {
+    let metadata = at(template, &["metadata"]);
+    let told = path.child("metadata");
+    errors.extend(validate_annotations(
+        at(metadata, &["annotations"]),
+        &told.child("annotations"),
+    ));
+    errors.extend(validate_labels(
+        at(metadata, &["labels"]),
+        &told.child("labels"),
+    ));
+    for (field, value) in metadata.as_object().into_iter().flatten() {
+        if !["annotations", "labels"].contains(&field.as_str()) && !value.is_null() {
+            errors.push(Error::forbidden(&told.child(field), "cannot be set"));
+        }
     }
-    let kind = text(source, &["type"]);
-    let valid = [
-        "",
-        "BlockDevice",
-        "CharDevice",
-        "Directory",
-        "DirectoryOrCreate",
-        "File",
-        "FileOrCreate",
-        "Socket",
-    ];
-    if !valid.contains(&kind) {
-        errors.push(Error::not_supported(&path.child("type"), kind, &valid));
-    }
+    let spec = at(template, &["spec"]);
+    super::super::core::claims::claim_spec(spec, &path.child("spec"), errors);
 }
 
 fn mode(source: &Value, field: &str, path: &Path, errors: &mut ErrorList) {
@@ -186,79 +185,201 @@ fn relative(item: &Value, path: &Path, errors: &mut ErrorList) {
     let path = path.child("path");
     if file.is_empty() {
         errors.push(Error::required(&path, ""));
-        return;
     }
-    if file.starts_with('/') {
-        errors.push(Error::invalid(&path, file, "must be a relative path"));
-    }
-    if file.split('/').any(|part| part == "..") {
-        errors.push(Error::invalid(&path, file, "must not contain '..'"));
-    } else if file.starts_with("..") {
-        errors.push(Error::invalid(&path, file, "must not start with '..'"));
-    }
+    local_path(file, &path, errors);
 }
 
-fn downward(files: &[Value], path: &Path, errors: &mut ErrorList) {
-    for (index, file) in files.iter().enumerate() {
-        let path = path.index(index);
-        relative(file, &path, errors);
-        mode(file, "mode", &path, errors);
-        if has(file, &["fieldRef"]) {
-            let path = path.child("fieldRef");
-            field_ref(at(file, &["fieldRef"]), &DOWNWARD_FIELDS, &path, errors);
-            if has(file, &["resourceFieldRef"]) {
-                errors.push(Error::invalid(
-                    &path,
-                    "resource",
-                    "fieldRef and resourceFieldRef can not be specified simultaneously",
-                ));
-            }
-        } else if !has(file, &["resourceFieldRef"]) {
-            errors.push(Error::required(
-                &path,
-                "one of fieldRef and resourceFieldRef is required",
+/// `validateDownwardAPIVolumeFile`; upstream tells about every file at the volume's path.
+fn downward(file: &Value, path: &Path, errors: &mut ErrorList) {
+    relative(file, path, errors);
+    let (field, resource) = (at(file, &["fieldRef"]), at(file, &["resourceFieldRef"]));
+    if !field.is_null() {
+        field_ref(field, &DOWNWARD_FIELDS, &path.child("fieldRef"), errors);
+        if !resource.is_null() {
+            errors.push(Error::invalid(
+                path,
+                "resource",
+                "fieldRef and resourceFieldRef can not be specified simultaneously",
             ));
         }
+    } else if !resource.is_null() {
+        resource_field_ref(resource, true, &path.child("resourceFieldRef"), errors);
+    } else {
+        errors.push(Error::required(
+            path,
+            "one of fieldRef and resourceFieldRef is required",
+        ));
     }
+    mode(file, "mode", path, errors);
 }
 
+/// `validateProjectionSources`: each source alone, and no two that write the same file.
 fn projected(source: &Value, path: &Path, errors: &mut ErrorList) {
     mode(source, "defaultMode", path, errors);
-    for (index, projection) in items(source, &["sources"]).iter().enumerate() {
-        let path = path.child("sources").index(index);
-        let count = projection
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(_, value)| !value.is_null())
-            .count();
-        if count != 1 {
-            errors.push(Error::forbidden(
-                &path,
-                "may not specify more than 1 volume type",
-            ));
+    let mut files: Vec<&str> = Vec::new();
+    let mut taken = |file, shown: &str, errors: &mut ErrorList| {
+        if files.contains(&file) {
+            errors.push(Error::invalid(path, shown, "conflicting duplicate paths"));
+        } else {
+            files.push(file);
         }
+    };
+    for (index, projection) in items(source, &["sources"]).iter().enumerate() {
+        let told = path.child("sources").index(index);
         for kind in ["secret", "configMap"] {
-            if has(projection, &[kind]) && text(projection, &[kind, "name"]).is_empty() {
-                errors.push(Error::required(&path.child(kind).child("name"), ""));
+            let called = text(projection, &[kind, "name"]);
+            if has(projection, &[kind]) && called.is_empty() {
+                errors.push(Error::required(&told.child(kind).child("name"), ""));
+            }
+            for (index, item) in items(projection, &[kind, "items"]).iter().enumerate() {
+                let told = told.child(kind).child("items").index(index);
+                key_to_path(item, &told, errors);
+                let file = text(item, &["path"]);
+                if !file.is_empty() {
+                    taken(file, called, errors);
+                }
             }
         }
-        downward(
-            items(projection, &["downwardAPI", "items"]),
-            &path.child("downwardAPI").child("items"),
-            errors,
-        );
+        for item in items(projection, &["downwardAPI", "items"]) {
+            downward(item, &told.child("downwardAPI"), errors);
+            let file = text(item, &["path"]);
+            if !file.is_empty() {
+                taken(file, file, errors);
+            }
+        }
         if has(projection, &["serviceAccountToken"]) {
             let token = at(projection, &["serviceAccountToken"]);
-            let path = path.child("serviceAccountToken");
-            if int(token, &["expirationSeconds"]).is_some_and(|seconds| seconds < 600) {
-                errors.push(Error::invalid(
-                    &path.child("expirationSeconds"),
-                    at(token, &["expirationSeconds"]).clone(),
-                    "may not specify a duration less than 10 minutes",
-                ));
-            }
-            relative(token, &path, errors);
+            projected_token(token, &told.child("serviceAccountToken"), path, errors);
         }
+        if has(projection, &["clusterTrustBundle"]) {
+            let bundle = Node::root(projection, told.as_str());
+            trust_bundle(&bundle.at("clusterTrustBundle"), errors);
+            let file = text(projection, &["clusterTrustBundle", "path"]);
+            taken(file, file, errors);
+        }
+        let kinds = projection.as_object().into_iter().flatten();
+        if kinds.filter(|(_, value)| !value.is_null()).count() > 1 {
+            errors.push(Error::forbidden(
+                &told,
+                "may not specify more than 1 volume type per source",
+            ));
+        }
+    }
+}
+
+/// A token's file is told about at the volume's path.
+fn projected_token(token: &Value, path: &Path, volume: &Path, errors: &mut ErrorList) {
+    let seconds = int(token, &["expirationSeconds"]).unwrap_or(0);
+    let told = path.child("expirationSeconds");
+    if seconds < MIN_TOKEN_SECONDS {
+        errors.push(Error::invalid(
+            &told,
+            seconds,
+            "may not specify a duration less than 10 minutes",
+        ));
+    }
+    if seconds > MAX_TOKEN_SECONDS {
+        errors.push(Error::invalid(
+            &told,
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        ));
+    }
+    relative(token, volume, errors);
+}
+
+fn trust_bundle(bundle: &Node<'_, '_>, errors: &mut ErrorList) {
+    let (called, signer) = (bundle.at("name"), bundle.at("signerName"));
+    let labels = bundle.at("labelSelector");
+    match (called.is_set(), signer.is_set()) {
+        (true, true) => bundle.invalid(errors, "only one of name and signerName may be used"),
+        (true, false) => {
+            called.present_or(errors, "must be a valid object name");
+            // `example.com:signer:name`: a name under a signer's.
+            let own = called.text().rsplit(':').next().unwrap_or("");
+            for why in name::dns_1123_subdomain(own) {
+                called.invalid(errors, format!("not a valid clustertrustbundlename: {why}"));
+            }
+            if labels.is_set() {
+                labels.invalid(errors, "labelSelector must be unset if name is specified");
+            }
+        }
+        (false, true) => {
+            if signer.present_or(errors, "must be a valid signer name")
+                && !signer.text().contains('/')
+            {
+                signer.invalid(
+                    errors,
+                    "must be a fully qualified domain and path of the form 'example.com/signer-name'",
+                );
+            }
+            super::affinity::label_selector(labels.value, &labels.path(), errors);
+        }
+        (false, false) => bundle.required(errors, "either name or signerName must be specified"),
+    }
+    relative(bundle.value, &bundle.path(), errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::testing::check;
+    use serde_json::json;
+
+    #[track_caller]
+    fn errors_of(volume: Value, texts: &[&str]) {
+        let mut errors = ErrorList::new();
+        list(&json!({"volumes": [volume]}), &Path::new("v"), &mut errors);
+        check(errors, texts);
+    }
+
+    #[test]
+    fn projections_may_not_write_the_same_file() {
+        errors_of(
+            json!({"name": "p", "projected": {"sources": [
+                {"secret": {"name": "a", "items": [{"key": "k", "path": "x"}]}},
+                {"configMap": {"name": "b", "items": [{"key": "", "path": "x"}]}},
+                {},
+            ]}}),
+            &[
+                "v[0].projected.sources[1].configMap.items[0].key: Required value",
+                "v[0].projected: Invalid value: \"b\": conflicting duplicate paths",
+            ],
+        );
+    }
+
+    #[test]
+    fn resources_of_the_downward_api_name_a_container() {
+        errors_of(
+            json!({"name": "d", "downwardAPI": {"items": [
+                {"path": "x", "resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}},
+                {"path": "y", "resourceFieldRef": {"resource": "limits.disk", "containerName": "c"}},
+            ]}}),
+            &[
+                "v[0].downwardAPI.resourceFieldRef.containerName: Required value",
+                "v[0].downwardAPI.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource",
+                "v[0].downwardAPI.resourceFieldRef.resource: Unsupported value: \"limits.disk\": supported values: \"limits.cpu\", \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\", \"requests.ephemeral-storage\", \"requests.memory\"",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_template_of_a_claim_has_no_name() {
+        let spec =
+            json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}});
+        errors_of(
+            json!({"name": "e", "ephemeral": {"volumeClaimTemplate": {"metadata": {"name": "x"}, "spec": spec}}}),
+            &["v[0].ephemeral.volumeClaimTemplate.metadata.name: Forbidden: cannot be set"],
+        );
+    }
+
+    #[test]
+    fn a_trust_bundle_is_named_or_selected() {
+        errors_of(
+            json!({"name": "p", "projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}}),
+            &[
+                "v[0].projected.sources[0].clusterTrustBundle: Required value: either name or signerName must be specified",
+            ],
+        );
     }
 }
