@@ -25,12 +25,16 @@ pub enum PatchError {
     /// The patch does not fit the object.
     #[error("{0}")]
     Rejected(String),
+    /// A strategic patch that cannot be merged, which upstream holds for a fault of the server's.
+    #[error("{0}")]
+    Unmergeable(String),
 }
 
 impl From<PatchError> for Status {
     fn from(error: PatchError) -> Self {
         match error {
             PatchError::Malformed(text) => Status::bad_request(text),
+            PatchError::Unmergeable(text) => Status::failure(500, Reason::Unknown, text),
             PatchError::TooLarge(text) => Status::request_entity_too_large(&text),
             // Upstream keeps the reason to itself (apierrors.NewGenericServerResponse of 422).
             PatchError::Rejected(_) => Status::failure(
@@ -40,6 +44,28 @@ impl From<PatchError> for Status {
             )
             .with_details(Details::default()),
         }
+    }
+}
+
+/// A value as Go's `%v` prints it, which is how upstream shows patches in messages.
+pub fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_text).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(map) => {
+            let mut keys: Vec<&String> = map.keys().collect();
+            keys.sort_unstable();
+            let pairs: Vec<String> = keys
+                .into_iter()
+                .map(|key| format!("{key}:{}", go_text(&map[key])))
+                .collect();
+            format!("map[{}]", pairs.join(" "))
+        }
+        other => other.to_string(),
     }
 }
 
@@ -70,6 +96,14 @@ pub fn merge_patch(target: &mut Value, patch: Value) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn values_are_shown_as_go_prints_maps() {
+        assert_eq!(
+            go_text(&json!({"b": [1, null], "a": {"c": "x y"}})),
+            "map[a:map[c:x y] b:[1 <nil>]]"
+        );
+    }
 
     #[test]
     fn merge_patch_follows_the_rfcs_examples() {

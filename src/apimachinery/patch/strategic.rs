@@ -9,7 +9,7 @@
 //! | `$setElementOrder/f: […]` | map | orders the list `f` |
 //! | `$deleteFromPrimitiveList/f: […]` | map | removes values from the list `f` |
 
-use super::PatchError;
+use super::{PatchError, go_text};
 use crate::schema::{Field, Message, Type};
 use serde_json::{Map, Value};
 
@@ -28,9 +28,13 @@ pub fn strategic_merge(
     message: &Message,
 ) -> Result<Value, PatchError> {
     let (Value::Object(original), Value::Object(patch)) = (original, patch) else {
-        return Err(malformed("Invalid JSON document"));
+        return Err(malformed("invalid JSON document"));
     };
     merge_map(original, patch, &Shape::Message(message)).map(Value::Object)
+}
+
+fn unmergeable(text: impl Into<String>) -> PatchError {
+    PatchError::Unmergeable(text.into())
 }
 
 fn malformed(text: impl Into<String>) -> PatchError {
@@ -120,7 +124,7 @@ fn merge_map(
         None => {}
         Some(Value::String(word)) if word == "replace" => return Ok(drop_directives_in_map(patch)),
         Some(Value::String(word)) if word == "delete" => return Ok(Object::new()),
-        Some(other) => return Err(bad_directive(&other)),
+        Some(other) => return Err(bad_directive(&other, &patch)),
     }
     retain_keys(&mut original, &mut patch)?;
     set_element_orders(&mut original, &mut patch, shape)?;
@@ -154,10 +158,11 @@ fn merge_map(
     Ok(original)
 }
 
-fn bad_directive(value: &Value) -> PatchError {
-    malformed(format!(
-        "unknown patch type: {} in map",
-        value.as_str().unwrap_or("?")
+fn bad_directive(directive: &Value, map: &Object) -> PatchError {
+    unmergeable(format!(
+        "unknown patch type: {} in map: {}",
+        go_text(directive),
+        go_text(&Value::Object(map.clone()))
     ))
 }
 
@@ -211,7 +216,9 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
     for (name, value) in patch.iter() {
         let directive = name.starts_with(SET_ORDER) || name.starts_with(DELETE_FROM);
         if !value.is_null() && !directive && !keep.contains(name) {
-            return Err(invalid());
+            return Err(PatchError::Rejected(
+                "patch content doesn't match retainKeys list".to_owned(),
+            ));
         }
     }
     original.retain(|name, _| keep.contains(name));
@@ -291,7 +298,7 @@ fn check_order(
     for item in items.unwrap_or_default() {
         let directive = item.get(DIRECTIVE).and_then(Value::as_str);
         if directive.is_none() && position(order, item, key).is_none() {
-            return Err(malformed(format!(
+            return Err(unmergeable(format!(
                 "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}",
                 Value::Array(items.unwrap_or_default().to_vec()),
                 Value::Array(order.to_vec())
@@ -325,7 +332,7 @@ fn merge_list(
     let maps = original.iter().chain(&patch).any(Value::is_object);
     let Some(key) = strategy.key.filter(|_| maps) else {
         if maps {
-            return Err(malformed("cannot merge lists without merge key"));
+            return Err(unmergeable("cannot merge lists without merge key"));
         }
         let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
         for item in original.iter().chain(&patch) {
@@ -339,10 +346,10 @@ fn merge_list(
     let mut replace = false;
     for item in patch {
         let Value::Object(map) = &item else {
-            return Err(malformed("list of maps has an item that is not one"));
+            return Err(unmergeable("list of maps has an item that is not one"));
         };
         match map.get(DIRECTIVE).and_then(Value::as_str) {
-            None if map.contains_key(DIRECTIVE) => return Err(bad_directive(&Value::Null)),
+            None if map.contains_key(DIRECTIVE) => return Err(bad_directive(&Value::Null, map)),
             None => plain.push(item),
             Some("delete") => {
                 let wanted = map.get(key).ok_or_else(|| no_merge_key(&item, key))?;
@@ -350,11 +357,11 @@ fn merge_list(
             }
             Some("replace") => replace = true,
             Some("merge") => {
-                return Err(malformed(
+                return Err(unmergeable(
                     "merging lists cannot yet be specified in the patch",
                 ));
             }
-            Some(other) => return Err(bad_directive(&Value::String(other.to_owned()))),
+            Some(other) => return Err(bad_directive(&Value::from(other), map)),
         }
     }
     if replace {
@@ -386,8 +393,9 @@ fn key_only(item: &Value, key: &str) -> Value {
 }
 
 fn no_merge_key(item: &Value, key: &str) -> PatchError {
-    malformed(format!(
-        "map: {item} does not contain declared merge key: {key}"
+    unmergeable(format!(
+        "map: {} does not contain declared merge key: {key}",
+        go_text(item)
     ))
 }
 

@@ -224,29 +224,76 @@ pub fn decode_body(
     fit(expected, decoded, body, validation, warnings)
 }
 
+/// Why a tree is no object of the expected type.
+enum Unfit {
+    /// The type as the tree says it, and what does not fit.
+    Type {
+        kind: String,
+        version: String,
+        error: codec::DecodeError,
+    },
+    Version(String),
+}
+
 /// The second half of `decode_body`: checks the type and fits the tree to its table.
 pub fn fit(
     expected: Expected<'_>,
-    mut decoded: Decoded,
+    decoded: Decoded,
     body: &[u8],
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value, Status> {
+    let decoded = conform(expected, decoded).map_err(|unfit| match unfit {
+        Unfit::Type {
+            kind,
+            version,
+            error,
+        } => codec::bad_request(&kind, &version, expected.kind, &error, body),
+        Unfit::Version(text) => Status::bad_request(text),
+    })?;
+    report(expected, &decoded.strict, validation, warnings, body)?;
+    Ok(decoded.value)
+}
+
+/// The same for an object that a patch made; what does not fit is the patch's fault, and `explain` says it with the
+/// patch's value (`patch: Invalid value: …`).
+pub fn fit_patched(
+    expected: Expected<'_>,
+    decoded: Decoded,
+    validation: FieldValidation,
+    warnings: &Warnings,
+    explain: impl Fn(&str) -> Status,
+) -> Result<Value, Status> {
+    let decoded = conform(expected, decoded).map_err(|unfit| match unfit {
+        Unfit::Type { error, .. } => explain(&error.0),
+        Unfit::Version(text) => explain(&text),
+    })?;
+    match validation {
+        FieldValidation::Strict if !decoded.strict.is_empty() => {
+            return Err(explain(&codec::strict_error(&decoded.strict).0));
+        }
+        FieldValidation::Warn => decoded
+            .strict
+            .iter()
+            .for_each(|finding| warnings.add(finding.as_str())),
+        _ => {}
+    }
+    Ok(decoded.value)
+}
+
+fn conform(expected: Expected<'_>, mut decoded: Decoded) -> Result<Decoded, Unfit> {
     let version = expected.api_version();
+    let unfit = |kind: &str, version: &str, text: String| Unfit::Type {
+        kind: kind.to_owned(),
+        version: version.to_owned(),
+        error: codec::DecodeError(text),
+    };
     if !decoded.value.is_object() {
-        let error = codec::DecodeError(format!(
-            "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+        let text = format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
             json_type(&decoded.value)
-        ));
-        return Err(codec::bad_request(
-            "",
-            "",
-            expected.kind,
-            &codec::DecodeError(format!(
-                "couldn't get version/kind; json parse error: {error}"
-            )),
-            body,
-        ));
+        );
+        return Err(unfit("", "", text));
     }
     let said_version = meta::api_version(&decoded.value).to_owned();
     let said_kind = meta::kind(&decoded.value).to_owned();
@@ -263,36 +310,19 @@ pub fn fit(
     let (group, bare) = meta::group_version(is_version);
     if is_kind != expected.kind || *is_version != version {
         if api::message_for(group, bare, is_kind).is_none() {
-            let error = codec::DecodeError(no_kind(is_version, is_kind));
-            return Err(codec::bad_request(
-                is_kind,
-                bare,
-                expected.kind,
-                &error,
-                body,
-            ));
+            return Err(unfit(is_kind, bare, no_kind(is_version, is_kind)));
         }
         if *is_version != version {
-            return Err(Status::bad_request(format!(
+            return Err(Unfit::Version(format!(
                 "the API version in the data ({is_version}) does not match the expected API version ({version})"
             )));
         }
-        let package = if expected.group.is_empty() {
-            "core"
-        } else {
-            expected.group.split('.').next().unwrap_or("")
-        };
-        let error = codec::DecodeError(format!(
+        let package = go_package(expected.group);
+        let text = format!(
             "converting ({bare}.{is_kind}) to ({package}.{}): unknown conversion",
             expected.kind
-        ));
-        return Err(codec::bad_request(
-            is_kind,
-            bare,
-            expected.kind,
-            &error,
-            body,
-        ));
+        );
+        return Err(unfit(is_kind, bare, text));
     }
     meta::set_type(&mut decoded.value, &version, expected.kind);
     let decoded = if crate::crd::is_custom(expected.message) {
@@ -300,14 +330,25 @@ pub fn fit(
     } else {
         decoded.conform(expected.message)
     };
-    let decoded =
-        decoded.map_err(|error| codec::bad_request(is_kind, bare, expected.kind, &error, body))?;
-    let mut object = decoded.value;
-    report(expected, &decoded.strict, validation, warnings, body)?;
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+    let mut decoded = decoded.map_err(|error| unfit(is_kind, bare, error.0))?;
+    if let Some(metadata) = decoded
+        .value
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+    {
         metadata.remove("selfLink");
     }
-    Ok(object)
+    Ok(decoded)
+}
+
+/// The package of a group's own types, as upstream's messages name them (`core.ConfigMap`).
+pub fn go_package(group: &str) -> &str {
+    match group {
+        "" | "events.k8s.io" => "core",
+        "rbac.authorization.k8s.io" => "rbac",
+        "internal.apiserver.k8s.io" => "apiserverinternal",
+        _ => group.split('.').next().unwrap_or(""),
+    }
 }
 
 /// A custom object is held to its schema when it is validated; only what every object has must fit now.
@@ -327,7 +368,8 @@ fn fit_custom(mut decoded: Decoded, message: &Message) -> Result<Decoded, codec:
     Ok(decoded)
 }
 
-fn json_type(value: &Value) -> &'static str {
+/// What JSON calls a value, as Go's decoder says it.
+pub fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Array(_) => "array",
         Value::String(_) => "string",

@@ -1,7 +1,8 @@
 //! PATCH: JSON patch, merge patch, strategic merge patch and apply, each a function from the current object to the next.
 
 use apimachinery::codec::{self as wire, Decoded, yaml};
-use apimachinery::patch::{json_patch, merge_patch, strategic_merge};
+use apimachinery::field::{Error, Path};
+use apimachinery::patch::{go_text, json_patch, merge_patch, strategic_merge};
 use apimachinery::schema::Message;
 use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
@@ -42,14 +43,39 @@ impl Patch {
         if !TYPES.contains(&name) {
             return Err(Status::unsupported_media_type(&TYPES));
         }
-        let decoded = wire::json::decode(body)
-            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-        let patch = match name {
-            "application/json-patch+json" => Self::Json(decoded.value),
-            "application/merge-patch+json" => Self::Merge(decoded.value),
-            _ => Self::Strategic(decoded.value),
+        // Upstream reads a strategic patch at another place than the others.
+        let prefix = if name == TYPES[2] {
+            ""
+        } else {
+            "error decoding patch: "
         };
-        Ok((patch, decoded.strict))
+        let decoded = wire::json::decode(body)
+            .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
+        let mut findings = decoded.strict;
+        let patch = decoded.value;
+        let misfit = |into: &str| {
+            let is = codec::json_type(&patch);
+            Status::bad_request(format!(
+                "{prefix}json: cannot unmarshal {is} into Go value of type {into}"
+            ))
+        };
+        if name == TYPES[0] {
+            if !patch.is_array() {
+                return Err(misfit("[]handlers.jsonPatchOp"));
+            }
+            findings.extend(unknown_in_operations(&patch));
+            for finding in &mut findings {
+                finding.insert_str(0, "json patch ");
+            }
+            return Ok((Self::Json(patch), findings));
+        }
+        if !patch.is_object() {
+            return Err(misfit("map[string]interface {}"));
+        }
+        Ok(match name == TYPES[1] {
+            true => (Self::Merge(patch), findings),
+            false => (Self::Strategic(patch), findings),
+        })
     }
 
     /// The patched object.
@@ -65,6 +91,61 @@ impl Patch {
             Self::Apply(_) => {}
         }
         Ok(object)
+    }
+}
+
+/// Members of JSON patch operations that are none of theirs.
+fn unknown_in_operations(patch: &Value) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (index, operation) in patch.as_array().into_iter().flatten().enumerate() {
+        for key in operation
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key)
+        {
+            if !["op", "path", "from", "value"].contains(&key.as_str()) {
+                findings.push(format!("unknown field \"[{index}].{key}\""));
+            }
+        }
+    }
+    findings
+}
+
+/// The answer to a patch whose result is no object of its type: with the result, or for a strategic patch with the
+/// patch as Go prints a map.
+fn unfit(patch: &Patch, patched: &str, why: &str) -> Status {
+    let (shown, why) = match patch {
+        Patch::Strategic(patch) => (go_text(patch), restored(why)),
+        _ => (patched.to_owned(), why.to_owned()),
+    };
+    let error = Error::invalid(&Path::new("patch"), shown, why);
+    Status::invalid("", "", "", error.into())
+}
+
+/// A strategic patch is not decoded but restored from maps, which has words of its own for a value of the wrong type.
+fn restored(why: &str) -> String {
+    let misfit = why
+        .strip_prefix("json: cannot unmarshal ")
+        .and_then(|rest| rest.split_once(" into Go "))
+        .and_then(|(is, rest)| Some((is, rest.rsplit_once(" of type ")?.1)));
+    let Some((is, wanted)) = misfit else {
+        return why.to_owned();
+    };
+    let is = match is.split(' ').next().unwrap_or("") {
+        "object" => "map",
+        "array" => "slice",
+        "number" => "int64",
+        other => other,
+    };
+    if wanted.starts_with("[]") {
+        format!("cannot restore slice from {is}")
+    } else if wanted.starts_with("map[") {
+        format!("cannot restore map from {is}")
+    } else if wanted.contains('.') {
+        format!("cannot restore struct from: {is}")
+    } else {
+        format!("unrecognized type: {wanted}")
     }
 }
 
@@ -84,7 +165,7 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         ]));
     }
     if call.subresource() == "scale" {
-        return patch_scale(call, &options, &patch, &findings, body).await;
+        return patch_scale(call, &options, &patch, &findings).await;
     }
     let format = call.format()?;
     let manager = call.manager(&options);
@@ -114,11 +195,8 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
             }
             patch => patch.apply(current.object.into_owned(), call.resource.schema)?,
         };
-        let decoded = Decoded {
-            value: object,
-            strict: findings.clone(),
-        };
-        let mut object = fit(call, decoded, body, validation)?;
+        let expected = Expected::of(call.resource);
+        let mut object = fit(call, expected, &patch, object, &findings, validation)?;
         call.check_name(&mut object)?;
         Ok(Next {
             object,
@@ -136,19 +214,41 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
     format.object(code, &written.entry, written.revision)
 }
 
+/// Fits what a patch made to its type.
 fn fit(
     call: &Call<'_>,
-    decoded: Decoded,
-    body: &Bytes,
+    expected: Expected<'_>,
+    patch: &Patch,
+    object: Value,
+    findings: &[String],
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    codec::fit(
-        Expected::of(call.resource),
-        decoded,
-        body,
-        validation,
-        &call.context.warnings,
-    )
+    let decoded = Decoded {
+        value: object.clone(),
+        strict: findings.to_vec(),
+    };
+    let warnings = &call.context.warnings;
+    codec::fit_patched(expected, decoded, validation, warnings, |why| {
+        unfit(patch, &object.to_string(), why)
+    })
+}
+
+/// An applied configuration of a subresource says what it is.
+fn check_type(applied: &Value, version: &str, kind: &str) -> Result<(), Status> {
+    let said = (meta::api_version(applied), meta::kind(applied));
+    if said.0 != version {
+        return Err(Status::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {}, expected: {version}",
+            said.0
+        )));
+    }
+    if said.1 != kind {
+        return Err(Status::bad_request(format!(
+            "Incorrect kind specified in apply patch. Specified patch kind: {}, expected: {kind}",
+            said.1
+        )));
+    }
+    Ok(())
 }
 
 /// An applied configuration says what it is.
@@ -198,36 +298,24 @@ async fn patch_scale(
     options: &WriteOptions,
     patch: &Patch,
     findings: &[String],
-    body: &Bytes,
 ) -> Result<Response<Body>, Status> {
-    let message = api::message_for("autoscaling", "v1", "Scale")
-        .ok_or_else(|| Status::internal("no schema of Scale"))?;
     let expected = Expected {
         group: "autoscaling",
         version: "v1",
         kind: "Scale",
-        message,
+        message: api::message_for("autoscaling", "v1", "Scale")
+            .ok_or_else(|| Status::internal("no schema of Scale"))?,
     };
+    if let Patch::Apply(applied) = patch {
+        check_type(applied, "autoscaling/v1", "Scale")?;
+        let mut applied = applied.clone();
+        call.check_name(&mut applied)?;
+        return scale::apply_patch(call, options, &applied).await;
+    }
     scale::patch(call, options, |current| {
-        let patched = match patch {
-            Patch::Apply(applied) => {
-                let mut merged = current;
-                merge_patch(&mut merged, applied.clone());
-                merged
-            }
-            patch => patch.apply(current, message)?,
-        };
-        let decoded = Decoded {
-            value: patched,
-            strict: findings.to_vec(),
-        };
-        let mut scale = codec::fit(
-            expected,
-            decoded,
-            body,
-            options.field_validation,
-            &call.context.warnings,
-        )?;
+        let patched = patch.apply(current, expected.message)?;
+        let validation = options.field_validation;
+        let mut scale = fit(call, expected, patch, patched, findings, validation)?;
         if meta::resource_version(&scale).is_empty() {
             meta::set_resource_version(&mut scale, "");
         }
@@ -235,4 +323,50 @@ async fn patch_scale(
         Ok(scale)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn operations_of_a_json_patch_have_four_members() {
+        let patch = br#"[{"op":"add","path":"/a","value":1},{"op":"test","path":"/a","x":2}]"#;
+        let (_, findings) = Patch::parse(TYPES[0], &Bytes::from_static(patch)).unwrap();
+        assert_eq!(findings, ["json patch unknown field \"[1].x\""]);
+    }
+
+    #[test]
+    fn a_strategic_patch_is_shown_as_a_map_of_go() {
+        let patch = Patch::Strategic(json!({"spec": {"replicas": "x", "a": [1, null]}}));
+        let why = "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32";
+        let status = unfit(&patch, "{}", why);
+        assert_eq!(
+            status.message,
+            " \"\" is invalid: patch: Invalid value: \"map[spec:map[a:[1 <nil>] replicas:x]]\": unrecognized type: int32"
+        );
+        assert_eq!(status.code, 422);
+    }
+
+    #[test]
+    fn misfits_are_told_as_the_converter_does() {
+        for (why, told) in [
+            (
+                "json: cannot unmarshal object into Go struct field S.a of type []v1.Container",
+                "cannot restore slice from map",
+            ),
+            (
+                "json: cannot unmarshal array into Go struct field S.a of type map[string]string",
+                "cannot restore map from slice",
+            ),
+            (
+                "json: cannot unmarshal string into Go struct field S.a of type v1.PodSpec",
+                "cannot restore struct from: string",
+            ),
+            ("quantities must match", "quantities must match"),
+        ] {
+            assert_eq!(restored(why), told);
+        }
+    }
 }

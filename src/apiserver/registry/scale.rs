@@ -1,5 +1,6 @@
 //! The scale subresource: the replicas of any workload through one shape (`autoscaling/v1` Scale).
 
+use api::Resource;
 use apimachinery::selector::LabelSelector;
 use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use serde_json::json;
 use super::codec::{self, Expected};
 use super::dispatch::Call;
 use super::errors;
+use super::managed;
 use super::options::WriteOptions;
 use super::output;
 use super::write::{Current, Next, Preconditions};
@@ -130,14 +132,18 @@ fn check(call: &Call<'_>, scale: &Value) -> Result<(), Status> {
 pub fn apply(paths: Option<&Scale>, scale: &Value, current: Current<'_>) -> Value {
     let mut object = current.object.into_owned();
     let replicas = int(scale, &["spec", "replicas"]).unwrap_or(0);
+    set_replicas(&mut object, paths, replicas.into());
+    meta::set_resource_version(&mut object, meta::resource_version(scale));
+    object
+}
+
+fn set_replicas(object: &mut Value, paths: Option<&Scale>, replicas: Value) {
     let own: Vec<&str> = paths
         .map(|paths| paths.spec_replicas.iter().map(String::as_str).collect())
         .unwrap_or_else(|| vec!["spec", "replicas"]);
     if let Some((last, way)) = own.split_last() {
-        object_mut(&mut object, way).insert((*last).to_owned(), replicas.into());
+        object_mut(object, way).insert((*last).to_owned(), replicas);
     }
-    meta::set_resource_version(&mut object, meta::resource_version(scale));
-    object
 }
 
 /// PUT …/scale
@@ -170,6 +176,43 @@ pub async fn update(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
                 object: apply(paths(call), &scale, current),
                 managed: false,
             })
+        })
+        .await?;
+    respond(call, &written.entry, written.revision)
+}
+
+/// The configuration of a workload that an applied Scale is: its replicas and nothing else.
+fn as_parent(resource: &Resource, paths: Option<&Scale>, applied: &Value) -> Value {
+    let mut parent = json!({
+        "apiVersion": resource.api_version(),
+        "kind": resource.kind,
+        "metadata": {"name": meta::name(applied)},
+    });
+    for field in ["namespace", "uid", "resourceVersion"] {
+        if let Some(value) = at(applied, &["metadata", field]).as_str() {
+            meta::metadata_mut(&mut parent).insert(field.to_owned(), value.into());
+        }
+    }
+    let replicas = at(applied, &["spec", "replicas"]);
+    if !replicas.is_null() {
+        set_replicas(&mut parent, paths, replicas.clone());
+    }
+    parent
+}
+
+/// PATCH …/scale by apply: the workload's replicas are applied, and owned through this subresource.
+pub async fn apply_patch(
+    call: &Call<'_>,
+    options: &WriteOptions,
+    applied: &Value,
+) -> Result<Response<Body>, Status> {
+    let manager = call.manager(options);
+    let write = call.write(options, &manager);
+    check(call, applied)?;
+    let parent = as_parent(call.resource, paths(call), applied);
+    let written = write
+        .update(call.name(), &Preconditions::default(), false, |current| {
+            managed::apply(&write, options, &parent, &current)
         })
         .await?;
     respond(call, &written.entry, written.revision)
