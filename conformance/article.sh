@@ -67,18 +67,25 @@ shows '^        startedAt: "20[0-9-]+T[0-9:]+Z"$'
 run kubectl get pod nginx-demo -o wide
 shows '^NAME +READY +STATUS +RESTARTS +AGE +IP +NODE +NOMINATED NODE +READINESS GATES$'
 shows '^nginx-demo +1/1 +Running +0 +[0-9ms]+ +10\.244\.[0-9]+\.[0-9]+ +lab-worker2? +<none> +<none>$'
+run kubectl -n kube-system exec etcd-lab-control-plane -- etcdctl \
+    --cacert /etc/kubernetes/pki/etcd/ca.crt \
+    --cert /etc/kubernetes/pki/etcd/server.crt \
+    --key /etc/kubernetes/pki/etcd/server.key \
+    get /registry/pods/default/nginx-demo --keys-only
+shows '^/registry/pods/default/nginx-demo$'
+# The same from the node itself.
 pki=/etc/kubernetes/pki/etcd
 etcdctl() {
     "$skiff" node exec --name "$cluster" lab-control-plane -- etcdctl --cacert "$pki/ca.crt" --cert "$pki/server.crt" --key "$pki/server.key" "$@"
 }
-run etcdctl get /registry/pods/default/nginx-demo --keys-only
-shows '^/registry/pods/default/nginx-demo'
 run etcdctl get --prefix /registry/ --keys-only
 shows '^/registry/services/specs/default/nginx-demo$'
 shows '^/registry/minions/lab-worker$'
 run etcdctl endpoint status
 shows '127\.0\.0\.1:2379'
 refused "$skiff" node exec --name "$cluster" lab-control-plane -- etcdctl --command-timeout=3s --cacert "$pki/ca.crt" get /registry/pods/default/nginx-demo
+run kubectl -n kube-system get pods -l component=etcd,tier=control-plane
+shows '^etcd-lab-control-plane +1/1 +Running +0 +[0-9ms]+$'
 
 title "What is written to etcd is what kubectl sees"
 background etcd-watch "$skiff" node exec --name "$cluster" lab-control-plane -- etcdctl --cacert "$pki/ca.crt" --cert "$pki/server.crt" --key "$pki/server.key" watch --prefix /registry/pods/

@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod control;
 pub mod files;
+pub mod gateway;
 pub mod image;
 pub mod kubeconfig;
 pub mod local;

@@ -4,6 +4,8 @@
 //! **Invariant:** the cluster's ranges are unreachable on the machine, so a packet to an address that no node has never
 //! leaves it. The routes' priority is the cluster's own, so that each cluster adds and removes its own.
 
+use std::path::PathBuf;
+
 use super::state::{Cluster, PODS, SERVICES, bridge_name};
 use crate::netlink::{Netlink, NetlinkError, Network};
 use crate::node::network::{NetworkError, nft};
@@ -138,6 +140,14 @@ pub fn remove_rules(cluster: &str) -> Result<(), NetworkError> {
 
 fn priority(cluster: &Cluster) -> u32 {
     ROUTE_PRIORITY + u32::from(cluster.number)
+}
+
+/// Where a program of `$PATH` is.
+pub fn find_program(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
 }
 
 #[cfg(test)]

@@ -13,4 +13,5 @@ pub mod prepare;
 pub mod ready;
 pub mod services;
 pub mod state;
+pub mod static_pods;
 pub mod up;

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use apimachinery::codec::yaml;
+
 use super::containerd;
 use super::identity::{self, Identities, IdentityError};
 use super::services::{self, API_PORT, PAUSE_ARCHIVE, UPSTREAM_RESOLV_CONF};
 use super::state::{
     Cluster, DNS_SERVICE, KUBERNETES_SERVICE, NodeState, PODS, StoreKind, link_name,
 };
+use super::static_pods;
 use crate::files::{self, FileError};
 use crate::image;
 use crate::node::mounts;
@@ -136,6 +139,7 @@ fn write_identity(
     if node.control_plane {
         files::create_directory(&kubernetes.join("pki"), 0o755)?;
         identities.for_control_plane(&kubernetes)?;
+        write_manifests(cluster, node, &kubernetes)?;
         if let Some(simulation) = &cluster.settings.simulation {
             files::write_if_changed(
                 &kubernetes.join("simulation.yaml"),
@@ -147,6 +151,21 @@ fn write_identity(
         identity::share_authority(pki, &kubernetes)?;
     }
     Ok(())
+}
+
+/// The static pods of the control-plane node.
+fn write_manifests(
+    cluster: &Cluster,
+    node: &NodeState,
+    kubernetes: &Path,
+) -> Result<(), FileError> {
+    let folder = kubernetes.join("manifests");
+    files::create_directory(&folder, 0o700)?;
+    let manifest = folder.join("etcd.yaml");
+    match static_pods::etcd(cluster, node) {
+        Some(pod) => files::write_if_changed(&manifest, &yaml::encode(&pod), 0o600).map(drop),
+        None => files::remove(&manifest),
+    }
 }
 
 fn write_names(cluster: &Cluster, node: &NodeState, paths: &NodePaths) -> Result<(), PrepareError> {

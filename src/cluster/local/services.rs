@@ -4,12 +4,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::containerd::SOCKET;
 use super::state::{Cluster, DNS_SERVICE, NodeState, PODS, SERVICES, StoreKind};
+use super::static_pods;
 use crate::image;
 use crate::node::spec::{Condition, Readiness, Service};
 
 /// Where the API server listens inside its node.
 pub const API_PORT: u16 = 6443;
-const PKI: &str = "/etc/kubernetes/pki";
+/// The cluster's certificates inside the control-plane node.
+pub const PKI: &str = "/etc/kubernetes/pki";
+/// Where the API server serves etcd's API inside its node; what stands at etcd's own address is a pod (`static_pods`).
+pub const STORE_ETCD: &str = "127.0.0.1:12379";
 /// The machine's resolvers, as pods with `dnsPolicy: Default` and the cluster's DNS use them. (The node's own
 /// `/etc/resolv.conf` asks the cluster's DNS first.)
 pub const UPSTREAM_RESOLV_CONF: &str = "/etc/skiff/resolv.conf";
@@ -34,18 +38,21 @@ pub fn of(cluster: &Cluster, node: &NodeState) -> Vec<Service> {
     services.extend([
         containerd(),
         sandbox_image(),
-        kubelet(node, &reachable),
+        kubelet(cluster, node, &reachable),
         proxy(node, &reachable),
     ]);
-    for service in &mut services {
-        let more = cluster
-            .settings
-            .flags
-            .iter()
-            .filter(|(component, _)| *component == service.program);
-        service.arguments.extend(more.map(|(_, flag)| flag.clone()));
-    }
     services
+        .into_iter()
+        .map(|service| with_flags(cluster, service))
+        .collect()
+}
+
+/// The service with the flags that its program was given besides.
+pub fn with_flags(cluster: &Cluster, mut service: Service) -> Service {
+    let flags = cluster.settings.flags.iter();
+    let more = flags.filter(|(component, _)| *component == service.program);
+    service.arguments.extend(more.map(|(_, flag)| flag.clone()));
+    service
 }
 
 fn containerd() -> Service {
@@ -67,7 +74,7 @@ fn sandbox_image() -> Service {
     import.after("containerd").ready_when(Readiness::Ended)
 }
 
-fn kubelet(node: &NodeState, reachable: &Condition) -> Service {
+fn kubelet(cluster: &Cluster, node: &NodeState, reachable: &Condition) -> Service {
     let mut kubelet = Service::new("kubelet", "kubelet")
         .argument("--kubeconfig=/etc/kubernetes/kubelet.conf")
         .argument(format!("--hostname-override={}", node.name))
@@ -83,9 +90,14 @@ fn kubelet(node: &NodeState, reachable: &Condition) -> Service {
         .argument("--eviction-hard=nodefs.available<0%")
         .argument("--image-gc-high-threshold=100");
     if node.control_plane {
-        kubelet = kubelet.argument(format!("--register-with-taints={CONTROL_PLANE_TAINT}"));
+        kubelet = kubelet
+            .argument(format!("--register-with-taints={CONTROL_PLANE_TAINT}"))
+            .argument(format!("--pod-manifest-path={}", static_pods::MANIFESTS));
     }
-    kubelet.after.push(reachable.clone());
+    // The API server waits for an etcd that this kubelet runs.
+    if !(node.control_plane && runs_etcd(cluster)) {
+        kubelet.after.push(reachable.clone());
+    }
     kubelet.after("containerd").after("sandbox-image")
 }
 
@@ -101,9 +113,6 @@ fn proxy(node: &NodeState, reachable: &Condition) -> Service {
 
 fn control_plane(cluster: &Cluster, node: &NodeState) -> Vec<Service> {
     let mut services = Vec::new();
-    if matches!(&cluster.settings.store, StoreKind::Etcd { servers, .. } if servers.is_empty()) {
-        services.push(etcd(node));
-    }
     services.push(api_server(cluster, node));
     services.push(scheduler());
     services.push(controller_manager());
@@ -112,8 +121,13 @@ fn control_plane(cluster: &Cluster, node: &NodeState) -> Vec<Service> {
     services
 }
 
+/// Whether the cluster's store is an etcd of its own.
+fn runs_etcd(cluster: &Cluster) -> bool {
+    matches!(&cluster.settings.store, StoreKind::Etcd { servers, .. } if servers.is_empty())
+}
+
 /// A real etcd, with the flags of kubeadm's static pod.
-fn etcd(node: &NodeState) -> Service {
+pub fn etcd(node: &NodeState) -> Service {
     let NodeState { name, address, .. } = node;
     let etcd = Service::new("etcd", "etcd")
         .argument(format!("--name={name}"))
@@ -127,6 +141,7 @@ fn etcd(node: &NodeState) -> Service {
             "--initial-advertise-peer-urls=https://{address}:2380"
         ))
         .argument(format!("--initial-cluster={name}=https://{address}:2380"))
+        .argument("--listen-metrics-urls=http://127.0.0.1:2381")
         .argument("--client-cert-auth=true")
         .argument("--peer-client-cert-auth=true");
     let files = [
@@ -137,10 +152,9 @@ fn etcd(node: &NodeState) -> Service {
         ("peer-key-file", "peer.key"),
         ("peer-trusted-ca-file", "ca.crt"),
     ];
-    let etcd = files.into_iter().fold(etcd, |etcd, (flag, file)| {
+    files.into_iter().fold(etcd, |etcd, (flag, file)| {
         etcd.argument(format!("--{flag}={PKI}/etcd/{file}"))
-    });
-    etcd.ready_when(Readiness::Notified)
+    })
 }
 
 fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
@@ -174,16 +188,16 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
             server = server
                 .argument("--store=embedded")
                 .argument("--data-dir=/var/lib/etcd")
-                .argument("--etcd-listen=127.0.0.1:2379")
-                .argument(format!("--etcd-listen={}:2379", node.address))
+                .argument(format!("--etcd-listen={STORE_ETCD}"))
                 .argument(format!("--etcd-serving-cert-file={PKI}/etcd/server.crt"))
                 .argument(format!("--etcd-serving-key-file={PKI}/etcd/server.key"))
                 .argument(format!("--etcd-serving-client-ca-file={PKI}/etcd/ca.crt"));
         }
         StoreKind::Etcd { servers, .. } => {
-            let own = servers.is_empty();
-            let servers = if own {
-                "https://127.0.0.1:2379".to_string()
+            let own = SocketAddr::from((Ipv4Addr::LOCALHOST, 2379));
+            let servers = if runs_etcd(cluster) {
+                server.after.push(Condition::Reachable(own));
+                format!("https://{own}")
             } else {
                 servers.join(",")
             };
@@ -192,9 +206,6 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
                 .argument(format!("--etcd-cafile={PKI}/etcd/ca.crt"))
                 .argument(format!("--etcd-certfile={PKI}/apiserver-etcd-client.crt"))
                 .argument(format!("--etcd-keyfile={PKI}/apiserver-etcd-client.key"));
-            if own {
-                server = server.after("etcd");
-            }
         }
     }
     server.listener = true;

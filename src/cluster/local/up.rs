@@ -8,13 +8,13 @@
 //! Every step makes only what is missing, so a cluster of which anything was killed is whole again after `up`.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::machine::{self, MachineError};
+use super::machine::{self, MachineError, find_program};
 use super::nodes::{self, NodeError};
 use super::prepare::{self, PrepareError};
 use super::ready::{self, ReadyError};
@@ -462,13 +462,6 @@ fn check_programs(settings: &Settings) -> Result<(), UpError> {
         join(missing.iter().map(|(program, _)| *program).collect(), ", "),
         join(packages, " "),
     ))
-}
-
-fn find_program(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|candidate| Path::new(candidate).is_file())
 }
 
 #[cfg(test)]

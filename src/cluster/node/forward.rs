@@ -6,15 +6,12 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
-use std::sync::Arc;
 
 use nix::sched::{CloneFlags, setns};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-/// Connections carried at once per node: a pull opens a handful per image.
-const MAX_CONNECTIONS: usize = 256;
+use crate::gateway;
 
 /// Starts the carrying thread; it lives as long as the process. A port that cannot be listened on is reported and left out.
 pub fn start(ports: &[u16], machine: File) -> std::io::Result<Option<std::thread::JoinHandle<()>>> {
@@ -49,51 +46,13 @@ fn run(listeners: Vec<(u16, StdListener)>, machine: &File) -> std::io::Result<()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut tasks = JoinSet::new();
+        let mut carried = Vec::new();
         for (port, listener) in listeners {
             listener.set_nonblocking(true)?;
-            let listener = TcpListener::from_std(listener)?;
-            tasks.spawn(serve(listener, port, Arc::clone(&permits)));
+            let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            carried.push((TcpListener::from_std(listener)?, target));
         }
-        while tasks.join_next().await.is_some() {}
+        gateway::run(carried, CancellationToken::new()).await;
         Ok(())
     })
-}
-
-async fn serve(listener: TcpListener, port: u16, permits: Arc<Semaphore>) {
-    let mut connections = JoinSet::new();
-    loop {
-        // Waiting for a permit before accepting leaves the rest in the kernel's queue.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((near, _)) => {
-                    connections.spawn(async move {
-                        if let Err(error) = carry(near, port).await {
-                            tracing::debug!(port, %error, "A forwarded connection ended");
-                        }
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    // Out of descriptors: what frees one is an ended connection.
-                    tracing::warn!(port, %error, "Cannot accept");
-                    drop(permit);
-                    if connections.join_next().await.is_none() {
-                        return;
-                    }
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
-async fn carry(mut near: TcpStream, port: u16) -> std::io::Result<()> {
-    let mut far = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
-    tokio::io::copy_bidirectional(&mut near, &mut far).await?;
-    Ok(())
 }

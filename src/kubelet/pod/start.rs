@@ -15,6 +15,7 @@ use crate::create::{container, dns};
 use crate::cri::v1;
 use crate::images::{self, ImageError};
 use crate::k8s::{Node, Pod, Secret, Service};
+use crate::static_pods;
 use crate::volumes::{self, Ready, mounts};
 
 /// One container to start.
@@ -217,7 +218,10 @@ async fn environment(job: &Job, slot: &Slot<'_>) -> Result<Vec<(String, String)>
             .secrets
             .insert(name, found.map_err(|error| config(error.to_string()))?);
     }
-    job.shared.services.wait_synced().await;
+    // What the API server itself may need cannot wait for it.
+    if !static_pods::is_static(&job.pod) {
+        job.shared.services.wait_synced().await;
+    }
     let services: Vec<Arc<Service>> = job.shared.services.list();
     let node: Arc<Node> = job.shared.node.node();
     environment::environment(&environment::Input {

@@ -3,6 +3,7 @@
 mod apiserver;
 mod controller_manager;
 mod dns;
+mod etcd_gateway;
 mod kubelet;
 mod node;
 mod proxy;
@@ -54,6 +55,8 @@ pub enum Command {
     Proxy(proxy::Proxy),
     /// Run the cluster's DNS.
     Dns(dns::Dns),
+    /// Carry connections from etcd's address to where the store is served.
+    EtcdGateway(etcd_gateway::EtcdGateway),
     /// Add nodes without containers to a cluster, whose pods live by rules.
     Simulate(simulate::Simulate),
     /// Print the version.
@@ -115,6 +118,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Kubelet(kubelet) => kubelet.run(),
         Command::Proxy(proxy) => proxy.run(),
         Command::Dns(dns) => dns.run(),
+        Command::EtcdGateway(gateway) => gateway.run(),
         Command::Simulate(simulate) => simulate.run(),
         Command::Version => version::run(),
         Command::NodeInit(init) => init.run(),
