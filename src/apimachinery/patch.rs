@@ -28,6 +28,9 @@ pub enum PatchError {
     /// A strategic patch that cannot be merged, which upstream holds for a fault of the server's.
     #[error("{0}")]
     Unmergeable(String),
+    /// A `test` of the patch does not hold.
+    #[error("{0}")]
+    TestFailed(String),
 }
 
 impl From<PatchError> for Status {
@@ -37,7 +40,7 @@ impl From<PatchError> for Status {
             PatchError::Unmergeable(text) => Status::failure(500, Reason::Unknown, text),
             PatchError::TooLarge(text) => Status::request_entity_too_large(&text),
             // Upstream keeps the reason to itself (apierrors.NewGenericServerResponse of 422).
-            PatchError::Rejected(_) => Status::failure(
+            PatchError::Rejected(_) | PatchError::TestFailed(_) => Status::failure(
                 422,
                 Reason::Invalid,
                 "the server rejected our request due to an error in our request",

@@ -19,7 +19,6 @@ pub mod backend;
 pub mod body;
 pub mod boot;
 pub mod cache;
-pub mod cel;
 pub mod crd;
 pub mod discovery;
 pub mod front;

@@ -81,7 +81,9 @@ fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
             match find(target, path) {
                 Ok(found) if same(found, expected) => Ok(()),
                 Err(_) if expected.is_null() => Ok(()),
-                _ => Err(rejected(format!("testing value {path} failed"))),
+                _ => Err(PatchError::TestFailed(format!(
+                    "testing value {path} failed"
+                ))),
             }
         }
         other => Err(rejected(format!("Unexpected kind: {other}"))),

@@ -13,6 +13,7 @@ mod pod_security;
 mod policies;
 mod priority;
 mod quota;
+mod reinvocation;
 mod service_account;
 mod storage;
 mod tolerations;
@@ -21,6 +22,8 @@ mod webhooks;
 use api::Resource;
 use apimachinery::{Status, Value};
 use async_trait::async_trait;
+
+pub use reinvocation::Reinvocation;
 
 use crate::options::AdmissionOptions;
 use crate::registry::Registry;
@@ -47,6 +50,8 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     pub old: Option<&'a Value>,
     pub dry_run: bool,
+    /// What the mutating pass remembers; a write begins with nothing.
+    pub reinvocation: Reinvocation,
 }
 
 impl Attributes<'_> {
@@ -114,6 +119,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
+    (&policies::MutatingAdmissionPolicy, true),
     (&webhooks::MutatingAdmissionWebhook, true),
     (&policies::ValidatingAdmissionPolicy, true),
     (&webhooks::ValidatingAdmissionWebhook, true),
@@ -125,7 +131,7 @@ pub struct Chain {
     plugins: Vec<&'static dyn Plugin>,
     ledger: quota::Ledger,
     ending: namespace_lifecycle::Ending,
-    programs: crate::cel::Programs,
+    programs: cel::Programs,
 }
 
 impl Chain {
@@ -143,13 +149,21 @@ impl Chain {
                 .collect(),
             ledger: quota::Ledger::default(),
             ending: namespace_lifecycle::Ending::default(),
-            programs: crate::cel::Programs::default(),
+            programs: cel::Programs::default(),
         }
     }
 }
 
-/// The mutating pass.
+/// The mutating pass, and a second one when something was changed late.
 pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
+    admit_once(attributes, object).await?;
+    if attributes.reinvocation.begin_second() {
+        admit_once(attributes, object).await?;
+    }
+    Ok(())
+}
+
+async fn admit_once(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
     for plugin in &attributes.registry.admission.plugins {
         if plugin.handles(attributes) {
             plugin.admit(attributes, object).await?;

@@ -328,7 +328,7 @@ fn structural(schema: &Node<'_, '_>, errors: &mut ErrorList, depth: usize) {
     for rule in rules.items() {
         let text = rule.at("rule");
         if text.present(errors)
-            && let Err(why) = crate::cel::Program::parse(text.text())
+            && let Err(why) = cel::Program::parse(text.text())
         {
             text.invalid(errors, why);
         }

@@ -7,8 +7,8 @@ use apimachinery::{Map, Value};
 use regex::Regex;
 use serde_json::Number;
 
-use crate::cel::{self, Program, Scope, Val};
 use crate::kinds::tree::{at, flag, has, items, text};
+use cel::{Program, Scope, Val};
 
 /// Deepest nesting that is followed; bodies are refused before they get there.
 const MAX_DEPTH: usize = 256;

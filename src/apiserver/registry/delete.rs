@@ -228,6 +228,7 @@ impl Deletion<'_> {
             name: self.name,
             old: Some(&old),
             dry_run: self.options.dry_run,
+            reinvocation: Default::default(),
         };
         admission::validate(&attributes, None).await?;
         let change = self.change();

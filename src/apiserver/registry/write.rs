@@ -105,6 +105,7 @@ impl<'a> Write<'a> {
             name,
             old,
             dry_run: self.options.dry_run,
+            reinvocation: Default::default(),
         }
     }
 

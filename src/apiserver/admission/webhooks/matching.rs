@@ -17,6 +17,7 @@ impl Hook {
 }
 
 /// The resource a hook is asked about, and the one the request was about.
+#[derive(Clone, Copy)]
 pub struct Asked {
     pub resource: &'static Resource,
     pub requested: &'static Resource,

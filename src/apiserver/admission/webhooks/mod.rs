@@ -5,7 +5,7 @@
 //!        ─ client: one POST over TLS ─▶ allowed? patch? warnings? ─▶ object, or refusal
 //! ```
 //!
-//! Mutating hooks run one after the other, those that ask for it once more when a later one changed the object;
+//! Mutating hooks run one after the other, those that ask for it once more when the object changed after them;
 //! validating hooks run at the same time.
 
 mod client;
@@ -18,8 +18,8 @@ use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 
 use self::matching::{Asked, Hook};
+use super::policies::{Evaluation, Seen, conditions, decided};
 use super::{Attributes, Operation, Plugin};
-use crate::cel::{self, Scope};
 use crate::kinds::tree::{at, int, items, text};
 use crate::registry::Registry;
 
@@ -39,7 +39,7 @@ const EXEMPT: [&str; 6] = [
     "validatingadmissionpolicybindings",
 ];
 
-fn is_exempt(attributes: &Attributes<'_>) -> bool {
+pub(super) fn is_exempt(attributes: &Attributes<'_>) -> bool {
     attributes.resource.group == GROUP && EXEMPT.contains(&attributes.resource.plural)
 }
 
@@ -76,17 +76,24 @@ impl Plugin for MutatingAdmissionWebhook {
         if hooks.is_empty() {
             return Ok(());
         }
-        let mut changed_after = vec![false; hooks.len()];
+        let notes = &attributes.reinvocation;
+        notes.begin(self.name(), object);
         for (index, hook) in hooks.iter().enumerate() {
-            if mutate(attributes, hook, object).await? {
-                changed_after[..index].fill(true);
+            let key = format!("{index}/{}", hook.name());
+            if !notes.may_run(self.name(), &key) {
+                continue;
+            }
+            let Some(changed) = mutate(attributes, hook, object).await? else {
+                continue;
+            };
+            if changed {
+                notes.changed(self.name());
+            }
+            if text(&hook.0, &["reinvocationPolicy"]) == "IfNeeded" {
+                notes.ran(self.name(), &key);
             }
         }
-        for (hook, changed) in hooks.iter().zip(changed_after) {
-            if changed && text(&hook.0, &["reinvocationPolicy"]) == "IfNeeded" {
-                mutate(attributes, hook, object).await?;
-            }
-        }
+        notes.end(self.name(), object);
         Ok(())
     }
 
@@ -135,24 +142,24 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 }
 
-/// Has a hook change the object; whether it did.
+/// Has a hook change the object; whether it did, or nothing when it was not called.
 async fn mutate(
     attributes: &Attributes<'_>,
     hook: &Hook,
     object: &mut Value,
-) -> Result<bool, Status> {
+) -> Result<Option<bool>, Status> {
     let Some((asked, answer)) = ask(attributes, hook, Some(object)).await? else {
-        return Ok(false);
+        return Ok(None);
     };
     if answer.patch.is_null() {
-        return Ok(false);
+        return Ok(Some(false));
     }
     let changed = review::patched(attributes, &asked, object, &answer.patch).map_err(|why| {
         Status::internal(format!("failed calling webhook {:?}: {why}", hook.name()))
     })?;
     let differs = changed != *object;
     *object = changed;
-    Ok(differs)
+    Ok(Some(differs))
 }
 
 /// Asks a hook, when it is meant; its refusal is the error.
@@ -173,7 +180,7 @@ async fn ask(
     }
     let known = items(&hook.0, &["admissionReviewVersions"]);
     let question = review::question(attributes, known, &asked, object);
-    match meets_conditions(attributes, hook, at(&question, &["request"])) {
+    match meets_conditions(attributes, hook, &question).await {
         Ok(true) => {}
         Ok(false) => return Ok(None),
         Err(_) if text(&hook.0, &["failurePolicy"]) == "Ignore" => return Ok(None),
@@ -205,37 +212,20 @@ async fn ask(
     Ok(Some((asked, answer)))
 }
 
-/// Whether a hook's match conditions hold: one that does not counts more than one that cannot be told.
-fn meets_conditions(
+/// Whether a hook's match conditions hold.
+async fn meets_conditions(
     attributes: &Attributes<'_>,
     hook: &Hook,
-    request: &Value,
+    question: &Value,
 ) -> Result<bool, String> {
-    let conditions = items(&hook.0, &["matchConditions"]);
-    if conditions.is_empty() {
+    if items(&hook.0, &["matchConditions"]).is_empty() {
         return Ok(true);
     }
-    let scope = Scope::new(&[
-        ("object", cel::json(at(request, &["object"]))),
-        ("oldObject", cel::json(at(request, &["oldObject"]))),
-        ("request", cel::json(request)),
-    ]);
-    let mut error = None;
-    for condition in conditions {
-        let expression = text(condition, &["expression"]);
-        let holds = match &*attributes.registry.admission.programs.get(expression) {
-            Ok(program) => program.holds(&scope),
-            Err(why) => Err(why.clone()),
-        };
-        match holds {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(why) => {
-                error = Some(format!(
-                    "expression '{expression}' resulted in error: {why}"
-                ));
-            }
-        }
-    }
-    error.map_or(Ok(true), Err)
+    let seen = Seen::from(question.clone(), Value::Null);
+    let programs = &attributes.registry.admission.programs;
+    decided(attributes, |oracle| {
+        let evaluation = Evaluation::new(programs, &seen, None, &hook.0, oracle);
+        conditions(&hook.0, &evaluation)
+    })
+    .await
 }

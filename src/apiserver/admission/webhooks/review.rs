@@ -30,7 +30,11 @@ fn group_resource(resource: &Resource) -> Value {
 }
 
 /// An object of the stored version in another.
-fn in_version(attributes: &Attributes<'_>, object: &Value, resource: &'static Resource) -> Value {
+pub fn in_version(
+    attributes: &Attributes<'_>,
+    object: &Value,
+    resource: &'static Resource,
+) -> Value {
     let mut object = object.clone();
     if let Some(kind) = attributes
         .registry
@@ -192,6 +196,15 @@ pub fn patched(
 ) -> Result<Value, String> {
     let mut changed = in_version(attributes, object, asked.resource);
     json_patch(&mut changed, patch).map_err(|error| error.to_string())?;
+    settled(attributes, asked, changed)
+}
+
+/// A changed object, given in the version asked about, in the stored version, complete and defaulted.
+pub fn settled(
+    attributes: &Attributes<'_>,
+    asked: &Asked,
+    mut changed: Value,
+) -> Result<Value, String> {
     let message = asked.resource.schema;
     if crate::crd::is_custom(message) {
         schema::prune(&mut changed, message);

@@ -67,6 +67,7 @@ async fn token(change: &Change<'_>, name: &str, mut request: Value) -> Result<Va
         name,
         old: None,
         dry_run: change.dry_run,
+        reinvocation: Default::default(),
     };
     admission::admit(&admission, &mut request).await?;
     admission::validate(&admission, Some(&request)).await?;

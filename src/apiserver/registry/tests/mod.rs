@@ -6,6 +6,7 @@ mod contract;
 mod crds;
 mod harness;
 mod lists;
+mod mutations;
 mod policies;
 mod verbs;
 mod watches;

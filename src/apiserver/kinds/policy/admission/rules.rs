@@ -2,6 +2,8 @@
 
 use apimachinery::field::ErrorList;
 use apimachinery::{Value, name};
+use cel::Program;
+use cel::check::{self, Env, Ty};
 
 use super::super::super::check::Node;
 use super::super::super::pod_spec::affinity::label_selector;
@@ -66,7 +68,11 @@ fn webhook(hook: &Node<'_, '_>, mutating: bool, errors: &mut ErrorList) {
     }
     review_versions(&hook.at("admissionReviewVersions"), errors);
     client_config(&hook.at("clientConfig"), errors);
-    match_conditions(&hook.at("matchConditions"), errors);
+    match_conditions(
+        &hook.at("matchConditions"),
+        &check::policy(Ty::Dyn, None),
+        errors,
+    );
 }
 
 /// `IsFullyQualifiedName`: a domain of three parts at least.
@@ -189,8 +195,8 @@ fn webhook_service(service: &Node<'_, '_>, errors: &mut ErrorList) {
     }
 }
 
-/// `validateMatchConditions`; that expressions compile is found out where they run.
-fn match_conditions(conditions: &Node<'_, '_>, errors: &mut ErrorList) {
+/// `validateMatchConditions`.
+fn match_conditions(conditions: &Node<'_, '_>, env: &Env, errors: &mut ErrorList) {
     let count = conditions.list().len();
     if count > MAX_CONDITIONS {
         errors.push(apimachinery::field::Error::too_many(
@@ -201,7 +207,10 @@ fn match_conditions(conditions: &Node<'_, '_>, errors: &mut ErrorList) {
     }
     let mut seen: Vec<&str> = Vec::new();
     for condition in conditions.items() {
-        condition.at("expression").present(errors);
+        let expression = condition.at("expression");
+        if expression.present(errors) {
+            compiled(&expression, env, &["bool"], errors);
+        }
         let called = condition.at("name");
         if called.present(errors) {
             called.syntax(errors, name::qualified_name);
@@ -309,15 +318,9 @@ pub fn policy(object: &Value, mutating: bool) -> ErrorList {
     let spec = Node::root(at(object, &["spec"]), "spec");
     let kind = spec.at("paramKind");
     if kind.is_set() {
-        let version = kind.at("apiVersion");
-        if version.present(errors) && version.text().split('/').count() > 2 {
-            version.invalid(
-                errors,
-                format!("unexpected GroupVersion string: {}", version.text()),
-            );
-        }
-        kind.at("kind").present(errors);
+        parameter_kind(&kind, errors);
     }
+    let mut env = check::policy(Ty::Dyn, kind.is_set().then_some(Ty::Dyn));
     spec.at("failurePolicy").one_of(errors, &FAILURE_POLICIES);
     let constraints = spec.at("matchConstraints");
     if constraints.is_set() {
@@ -325,17 +328,71 @@ pub fn policy(object: &Value, mutating: bool) -> ErrorList {
     } else {
         constraints.required(errors, "");
     }
-    match_conditions(&spec.at("matchConditions"), errors);
-    variables(&spec.at("variables"), errors);
+    match_conditions(&spec.at("matchConditions"), &env, errors);
     if mutating {
-        mutations(&spec, errors);
+        env = env.making_objects();
+    }
+    variables(&spec.at("variables"), &mut env, errors);
+    if mutating {
+        mutations(&spec, &env, errors);
     } else {
-        validations(&spec, errors);
+        validations(&spec, &env, errors);
     }
     std::mem::take(errors)
 }
 
-fn variables(variables: &Node<'_, '_>, errors: &mut ErrorList) {
+/// `validateParamKind`.
+fn parameter_kind(kind: &Node<'_, '_>, errors: &mut ErrorList) {
+    let version = kind.at("apiVersion");
+    if version.present(errors) {
+        let text = version.text();
+        let (group, of) = text.split_once('/').unwrap_or(("", text));
+        if of.contains('/') {
+            version.invalid(errors, format!("unexpected GroupVersion string: {text}"));
+        } else {
+            if !group.is_empty() {
+                for why in name::dns_1123_subdomain(group) {
+                    version.invalid_as(errors, group, why);
+                }
+            }
+            if of.is_empty() {
+                version.invalid(errors, "version must be specified");
+            } else {
+                for why in name::dns_1035_label(of) {
+                    version.invalid_as(errors, of, why);
+                }
+            }
+        }
+    }
+    let called = kind.at("kind");
+    if called.present(errors) {
+        for why in name::dns_1035_label(&called.text().to_lowercase()) {
+            called.invalid(
+                errors,
+                format!("may have mixed case, but should otherwise match: {why}"),
+            );
+        }
+    }
+}
+
+/// The type of an expression; unknown where it is refused.
+fn compiled(expression: &Node<'_, '_>, env: &Env, wanted: &[&str], errors: &mut ErrorList) -> Ty {
+    let made = Program::parse(expression.text()).and_then(|program| {
+        if wanted.is_empty() {
+            return program
+                .check(env)
+                .map_err(|why| format!("compilation failed: {why}"));
+        }
+        program.compile(env, wanted)
+    });
+    made.unwrap_or_else(|why| {
+        expression.invalid(errors, why);
+        Ty::Dyn
+    })
+}
+
+fn variables(variables: &Node<'_, '_>, env: &mut Env, errors: &mut ErrorList) {
+    let mut types: Vec<(String, Ty)> = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
     for variable in variables.items() {
         let called = variable.at("name");
@@ -348,10 +405,16 @@ fn variables(variables: &Node<'_, '_>, errors: &mut ErrorList) {
             called.duplicate(errors);
         }
         seen.push(text);
-        variable
-            .at("expression")
-            .present_or(errors, "expression is not specified");
+        let expression = variable.at("expression");
+        if expression.present_or(errors, "expression is not specified") {
+            let fields = types.iter().map(|(name, ty)| (name.as_str(), ty.clone()));
+            env.set("variables", Ty::fields("kubernetes.variables", fields));
+            let ty = compiled(&expression, env, &[], errors);
+            types.push((text.to_owned(), ty));
+        }
     }
+    let fields = types.iter().map(|(name, ty)| (name.as_str(), ty.clone()));
+    env.set("variables", Ty::fields("kubernetes.variables", fields));
 }
 
 /// Whether CEL takes a text for a name.
@@ -363,7 +426,7 @@ fn is_identifier(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn validations(spec: &Node<'_, '_>, errors: &mut ErrorList) {
+fn validations(spec: &Node<'_, '_>, env: &Env, errors: &mut ErrorList) {
     let (validations, audits) = (spec.at("validations"), spec.at("auditAnnotations"));
     if validations.list().is_empty() && audits.list().is_empty() {
         validations.required(
@@ -379,9 +442,21 @@ fn validations(spec: &Node<'_, '_>, errors: &mut ErrorList) {
         let expression = validation.at("expression");
         if expression.text().trim().is_empty() {
             expression.required(errors, "expression is not specified");
+        } else {
+            compiled(&expression, env, &["bool"], errors);
+        }
+        let made = validation.at("messageExpression");
+        if made.text().trim().is_empty() {
+            if !made.text().is_empty() {
+                made.invalid(errors, "must be non-empty if specified");
+            }
+        } else {
+            compiled(&made, env, &["string"], errors);
         }
         let message = validation.at("message");
-        if message.text().contains('\n') {
+        if !message.text().is_empty() && message.text().trim().is_empty() {
+            message.invalid(errors, "message must be non-empty if specified");
+        } else if message.text().trim().contains('\n') {
             message.invalid(errors, "message must not contain line breaks");
         }
         if validation.at("reason").is_set() {
@@ -406,13 +481,14 @@ fn validations(spec: &Node<'_, '_>, errors: &mut ErrorList) {
             }
             seen.push(key.text());
         }
-        audit
-            .at("valueExpression")
-            .present_or(errors, "valueExpression is not specified");
+        let value = audit.at("valueExpression");
+        if value.present_or(errors, "valueExpression is not specified") {
+            compiled(&value, env, &["string", "null_type"], errors);
+        }
     }
 }
 
-fn mutations(spec: &Node<'_, '_>, errors: &mut ErrorList) {
+fn mutations(spec: &Node<'_, '_>, env: &Env, errors: &mut ErrorList) {
     let mutations = spec.at("mutations");
     if mutations.list().is_empty() {
         mutations.required(errors, "mutations must contain at least one item");
@@ -422,29 +498,45 @@ fn mutations(spec: &Node<'_, '_>, errors: &mut ErrorList) {
         let (apply, json) = (mutation.at("applyConfiguration"), mutation.at("jsonPatch"));
         match kind.text() {
             "ApplyConfiguration" => {
-                if apply.is_set() {
-                    apply
-                        .at("expression")
-                        .present_or(errors, "expression is not specified");
-                } else {
-                    apply.required(
-                        errors,
-                        "must be specified when patchType is ApplyConfiguration",
-                    );
-                }
+                patch_type(&apply, &json, [kind.text(), "Object"], env, errors);
             }
             "JSONPatch" => {
-                if json.is_set() {
-                    json.at("expression")
-                        .present_or(errors, "expression is not specified");
-                } else {
-                    json.required(errors, "must be specified when patchType is JSONPatch");
-                }
+                patch_type(&json, &apply, [kind.text(), "list(JSONPatch)"], env, errors);
             }
             _ => kind.one_of(errors, &["ApplyConfiguration", "JSONPatch"]),
         }
     }
     spec.at("reinvocationPolicy").one_of(errors, &REINVOCATION);
+}
+
+/// One of the two ways of changing: what is wanted is there, what is not is not.
+fn patch_type(
+    wanted: &Node<'_, '_>,
+    other: &Node<'_, '_>,
+    [kind, gives]: [&str; 2],
+    env: &Env,
+    errors: &mut ErrorList,
+) {
+    if wanted.is_set() {
+        let expression = wanted.at("expression");
+        if expression.text().trim().is_empty() {
+            expression.required(errors, "");
+        } else {
+            compiled(&expression, env, &[gives], errors);
+        }
+    } else {
+        let why = format!("must be specified when patchType is {kind}");
+        wanted.required(errors, &why);
+    }
+    if other.is_set() {
+        let path = other.path().to_string();
+        let field = path.rsplit('.').next().unwrap_or("").to_owned();
+        other.invalid_as(
+            errors,
+            format!("{{{field}}}"),
+            format!("must not be specified when patchType is {kind}"),
+        );
+    }
 }
 
 /// Bindings of policies.
@@ -573,6 +665,79 @@ mod tests {
             ),
             &[
                 "spec.validationActions: Invalid value: [\"Deny\",\"Warn\"]: must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)",
+            ],
+        );
+    }
+
+    fn mutating(mutation: Value) -> Value {
+        json!({"spec": {"failurePolicy": "Fail", "reinvocationPolicy": "Never", "mutations": [mutation],
+            "matchConstraints": {"matchPolicy": "Exact", "namespaceSelector": {}, "objectSelector": {}, "resourceRules": [
+                {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]}}})
+    }
+
+    #[test]
+    fn mutations_are_of_one_type_and_compile() {
+        let apply = |text: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": text}});
+        let patch =
+            |text: &str| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": text}});
+        let check_one = |mutation: Value, expect: &[&str]| {
+            check(policy(&mutating(mutation), true), expect);
+        };
+        check_one(
+            apply("Object{spec: Object.spec{replicas: object.spec.replicas + 1}}"),
+            &[],
+        );
+        check_one(
+            patch(
+                "[JSONPatch{op: 'add', path: '/a', value: authorizer.path('/x').check('get').allowed()}]",
+            ),
+            &[],
+        );
+        check_one(
+            apply("{'spec': 1}"),
+            &[
+                "spec.mutations[0].applyConfiguration.expression: Invalid value: \"{'spec': 1}\": must evaluate to Object but got map(string, int)",
+            ],
+        );
+        check_one(
+            patch("Object{}"),
+            &[
+                "spec.mutations[0].jsonPatch.expression: Invalid value: \"Object{}\": must evaluate to list(JSONPatch) but got Object",
+            ],
+        );
+        check_one(
+            apply("Object{a: params.b}"),
+            &[
+                "spec.mutations[0].applyConfiguration.expression: Invalid value: \"Object{a: params.b}\": compilation failed: ERROR: <input>:1:11: undeclared reference to 'params' (in container '')\n | Object{a: params.b}\n | ..........^",
+            ],
+        );
+        check_one(
+            json!({"patchType": "JSONPatch", "applyConfiguration": {"expression": "Object{}"}}),
+            &[
+                "spec.mutations[0].jsonPatch: Required value: must be specified when patchType is JSONPatch",
+                "spec.mutations[0].applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified when patchType is JSONPatch",
+            ],
+        );
+        check_one(json!({}), &["spec.mutations[0].patchType: Required value"]);
+    }
+
+    #[test]
+    fn expressions_of_validations_compile_with_their_variables() {
+        let mut object = mutating(json!({}));
+        object["spec"]["paramKind"] = json!({"apiVersion": "a/b/c", "kind": "9"});
+        object["spec"]["variables"] = json!([{"name": "a", "expression": "object.spec.x"}, {"name": "b", "expression": "variables.a + variables.c"}]);
+        object["spec"]["matchConditions"] = json!([{"name": "m", "expression": "variables.a"}, {"name": "n", "expression": "params.x == 1"}]);
+        object["spec"]["validations"] = json!([{"expression": "variables.b == 1 && params.y"}, {"expression": "1 +", "messageExpression": "1", "message": " "}]);
+        check(
+            policy(&object, false),
+            &[
+                "spec.paramKind.apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c",
+                "spec.paramKind.kind: Invalid value: \"9\": may have mixed case, but should otherwise match: a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')",
+                "spec.matchConditions[0].expression: Invalid value: \"variables.a\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'variables' (in container '')\n | variables.a\n | ^",
+                "spec.variables[1].expression: Invalid value: \"variables.a + variables.c\": compilation failed: ERROR: <input>:1:24: undefined field 'c'\n | variables.a + variables.c\n | .......................^",
+                "spec.validations[1].expression: Invalid value: \"1 +\": compilation failed: ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}\n | 1 +\n | ...^",
+                "spec.validations[1].messageExpression: Invalid value: \"1\": must evaluate to string but got int",
+                "spec.validations[1].message: Invalid value: \" \": message must be non-empty if specified",
             ],
         );
     }

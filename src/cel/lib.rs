@@ -4,11 +4,14 @@
 //! text ─ parse ─▶ Program ─ evaluate(variables) ─▶ Val, or an error in cel-go's words
 //! ```
 //!
-//! There is no type checker: what cel-go refuses to compile for its types fails here when it is evaluated.
+//! Evaluation needs no types: `check` is for those who write expressions, to be told early what is wrong with them.
 //! **Invariant:** work is bounded: by depth when parsing, by steps when evaluating.
 
+pub mod authorizer;
+pub mod check;
 mod eval;
 mod functions;
+mod json;
 mod parse;
 mod value;
 
@@ -19,7 +22,8 @@ use apimachinery::Value;
 use parking_lot::Mutex;
 
 pub use eval::Scope;
-pub use value::Val;
+pub use json::{check_type_names, to_json};
+pub use value::{OBJECT_TYPE, Object, PATCH_TYPE, Val};
 
 /// Expressions kept parsed; past that all are parsed anew.
 const MAX_PROGRAMS: usize = 4096;
@@ -50,6 +54,40 @@ impl Program {
             Val::Bool(holds) => Ok(holds),
             _ => Err(format!("expression {:?} must evaluate to bool", self.text)),
         }
+    }
+
+    /// The type of its value, given those of the variables.
+    ///
+    /// # Errors
+    /// All that cel-go would refuse to compile, each with its place.
+    pub fn check(&self, env: &check::Env) -> Result<check::Ty, String> {
+        check::check(&self.root, &self.text, env)
+    }
+
+    /// The same, where the value is wanted to be of one of these types, as they are written.
+    ///
+    /// # Errors
+    /// Also: the value is of another type.
+    pub fn compile(&self, env: &check::Env, wanted: &[&str]) -> Result<check::Ty, String> {
+        let ty = self
+            .check(env)
+            .map_err(|why| format!("compilation failed: {why}"))?;
+        let given = match ty.to_string() {
+            null if null == "null" => "null_type".to_owned(),
+            given => given,
+        };
+        // A type that the checker cannot tell may be the right one; that of a plain member cannot.
+        let unsure = given.contains("dyn") && !(ty.is_dyn() && self.root.is_path());
+        if unsure || wanted.contains(&given.as_str()) {
+            return Ok(ty);
+        }
+        Err(match wanted {
+            [one] => format!("must evaluate to {one} but got {given}"),
+            _ => format!(
+                "must evaluate to one of [{}] but got {given}",
+                wanted.join(" ")
+            ),
+        })
     }
 
     /// Whether a variable is used.

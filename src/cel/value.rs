@@ -9,6 +9,29 @@ use apimachinery::quantity::Quantity;
 use apimachinery::time::Time;
 use apimachinery::{Map, Value};
 
+use super::authorizer::{Answer, Check};
+
+/// The type of one operation of a JSON patch.
+pub const PATCH_TYPE: &str = "JSONPatch";
+/// The type of the object a policy changes; its fields' types have their paths behind it.
+pub const OBJECT_TYPE: &str = "Object";
+
+/// Whether objects of a type can be made.
+pub fn is_object_type(name: &str) -> bool {
+    name == PATCH_TYPE
+        || name
+            .strip_prefix(OBJECT_TYPE)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// An object made by an expression.
+#[derive(Debug)]
+pub struct Object<'v> {
+    /// Its type, `Object.spec`.
+    pub name: String,
+    pub fields: Vec<(String, Val<'v>)>,
+}
+
 #[derive(Clone, Debug)]
 pub enum Val<'v> {
     Null,
@@ -30,6 +53,10 @@ pub enum Val<'v> {
     /// Address and bits.
     Range(IpAddr, u8),
     Optional(Option<Rc<Val<'v>>>),
+    Object(Rc<Object<'v>>),
+    /// Who asks for a permission, or what it is asked of.
+    Check(Rc<Check>),
+    Decision(Rc<Answer>),
     Type(&'static str),
 }
 
@@ -74,6 +101,10 @@ impl<'v> Val<'v> {
             Self::Address(_) => "net.IP",
             Self::Range(_, _) => "net.CIDR",
             Self::Optional(_) => "optional_type",
+            Self::Object(object) if object.name == PATCH_TYPE => PATCH_TYPE,
+            Self::Object(_) => OBJECT_TYPE,
+            Self::Check(check) => check.type_name(),
+            Self::Decision(_) => "kubernetes.authorization.Decision",
             Self::Type(_) => "type",
         }
     }
@@ -112,6 +143,11 @@ impl<'v> Val<'v> {
             Self::Map(entries) => entries
                 .iter()
                 .find(|(key, _)| matches!(key, Val::Text(key) if key == name))
+                .map(|(_, value)| value.clone()),
+            Self::Object(object) => object
+                .fields
+                .iter()
+                .find(|(field, _)| field == name)
                 .map(|(_, value)| value.clone()),
             Self::Optional(Some(inner)) => inner.member(name),
             _ => None,
@@ -163,6 +199,15 @@ impl<'v> Val<'v> {
                 (None, None) => true,
                 _ => false,
             },
+            (Self::Object(a), Self::Object(b)) => {
+                a.name == b.name
+                    && a.fields.len() == b.fields.len()
+                    && a.fields.iter().all(|(field, value)| {
+                        other
+                            .member(field)
+                            .is_some_and(|other| value.equals(&other))
+                    })
+            }
             (Self::JsonList(_) | Self::List(_), Self::JsonList(_) | Self::List(_)) => {
                 let (a, b) = (self.items(), other.items());
                 match (a, b) {

@@ -1,4 +1,7 @@
 //! From text to a tree. Macros are recognised here, by their names and the shape of their arguments.
+//!
+//! What can be told wrong later carries its place in the text, which is where cel-go points: the operator, the dot, the
+//! opening bracket.
 
 /// Deepest nesting of an expression.
 const MAX_DEPTH: usize = 100;
@@ -43,44 +46,72 @@ pub enum Macro {
     Filter,
 }
 
+/// A place in the text, in bytes.
+pub type At = usize;
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
     Literal(Literal),
-    Name(String),
+    Name(String, At),
     /// `a.b`; optional: `a.?b`.
-    Select(Box<Expr>, String, bool),
+    Select(Box<Expr>, String, bool, At),
     /// `has(a.b)`.
-    Has(Box<Expr>, String),
-    Index(Box<Expr>, Box<Expr>, bool),
-    Call(Option<Box<Expr>>, String, Vec<Expr>),
-    Not(Box<Expr>),
-    Negate(Box<Expr>),
-    Binary(Binary, Box<Expr>, Box<Expr>),
-    Condition(Box<Expr>, Box<Expr>, Box<Expr>),
-    List(Vec<Expr>),
-    Map(Vec<(Expr, Expr)>),
+    Has(Box<Expr>, String, At),
+    Index(Box<Expr>, Box<Expr>, bool, At),
+    Call(Option<Box<Expr>>, String, Vec<Expr>, At),
+    Not(Box<Expr>, At),
+    Negate(Box<Expr>, At),
+    Binary(Binary, Box<Expr>, Box<Expr>, At),
+    Condition(Box<Expr>, Box<Expr>, Box<Expr>, At),
+    /// Items, each perhaps optional: `[?a, b]`.
+    List(Vec<(bool, Expr)>),
+    /// Entries, each perhaps optional: `{?'a': b}`.
+    Map(Vec<(bool, Expr, Expr)>),
+    /// `Name.of.type{field: value, ?other: optional}`.
+    Struct(String, Vec<(bool, String, Expr)>, At),
     /// Over what, the variable's name, a condition (of map: absent when it has none), a body.
-    Macro(Macro, Box<Expr>, String, Option<Box<Expr>>, Box<Expr>),
+    Macro(Macro, Box<Expr>, String, Option<Box<Expr>>, Box<Expr>, At),
 }
 
 impl Expr {
+    /// The name it is, if it is just one.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Name(name, _) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether it only looks something up.
+    pub fn is_path(&self) -> bool {
+        match self {
+            Self::Name(_, _) => true,
+            Self::Select(of, _, false, _) | Self::Index(of, _, false, _) => of.is_path(),
+            _ => false,
+        }
+    }
+
     /// Whether a name occurs in it.
     pub fn uses(&self, name: &str) -> bool {
         let any = |list: &[Expr]| list.iter().any(|expr| expr.uses(name));
         match self {
             Self::Literal(_) => false,
-            Self::Name(own) => own == name,
-            Self::Select(of, _, _) | Self::Has(of, _) | Self::Not(of) | Self::Negate(of) => {
-                of.uses(name)
+            Self::Name(own, _) => own == name,
+            Self::Select(of, _, _, _)
+            | Self::Has(of, _, _)
+            | Self::Not(of, _)
+            | Self::Negate(of, _) => of.uses(name),
+            Self::Index(of, by, _, _) | Self::Binary(_, of, by, _) => {
+                of.uses(name) || by.uses(name)
             }
-            Self::Index(of, by, _) | Self::Binary(_, of, by) => of.uses(name) || by.uses(name),
-            Self::Call(target, _, arguments) => {
+            Self::Call(target, _, arguments, _) => {
                 target.as_ref().is_some_and(|target| target.uses(name)) || any(arguments)
             }
-            Self::Condition(a, b, c) => a.uses(name) || b.uses(name) || c.uses(name),
-            Self::List(list) => any(list),
-            Self::Map(list) => list.iter().any(|(k, v)| k.uses(name) || v.uses(name)),
-            Self::Macro(_, of, _, condition, body) => {
+            Self::Condition(a, b, c, _) => a.uses(name) || b.uses(name) || c.uses(name),
+            Self::List(list) => list.iter().any(|(_, item)| item.uses(name)),
+            Self::Map(list) => list.iter().any(|(_, k, v)| k.uses(name) || v.uses(name)),
+            Self::Struct(_, fields, _) => fields.iter().any(|(_, _, value)| value.uses(name)),
+            Self::Macro(_, of, _, condition, body, _) => {
                 of.uses(name) || condition.as_ref().is_some_and(|c| c.uses(name)) || body.uses(name)
             }
         }
@@ -99,28 +130,78 @@ const SIGNS: [&str; 26] = [
     ":", ".", ",", "(", ")", "[", "]", "{", "}",
 ];
 
+/// Where and what is wrong.
+type Fail = (At, String);
+
+/// A complaint as cel-go shows it: with its line, and an arrow under the place.
+pub fn located(text: &str, at: At, why: &str) -> String {
+    let at = at.min(text.len());
+    let before = &text.as_bytes()[..at];
+    let start = before
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |newline| newline + 1);
+    let row = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = text[start..].lines().next().unwrap_or("");
+    let column = text
+        .get(start..at)
+        .map_or(at - start, |part| part.chars().count());
+    format!(
+        "ERROR: <input>:{row}:{}: {why}\n | {line}\n | {}^",
+        column + 1,
+        ".".repeat(column)
+    )
+}
+
+/// The tree of a text.
+///
+/// # Errors
+/// What is wrong with its syntax, with its place.
 pub fn parse(text: &str) -> Result<Expr, String> {
     if text.len() > MAX_LENGTH {
         return Err("compilation failed: expression is too long".to_owned());
     }
-    let tokens = tokens(text).map_err(|why| format!("compilation failed: {why}"))?;
+    parse_whole(text)
+        .map_err(|(at, why)| format!("compilation failed: {}", located(text, at, &why)))
+}
+
+fn parse_whole(text: &str) -> Result<Expr, Fail> {
     let mut parser = Parser {
-        tokens,
+        tokens: tokens(text)?,
+        end: text.len(),
         at: 0,
         depth: 0,
     };
-    let expr = parser
-        .expression()
-        .map_err(|why| format!("compilation failed: {why}"))?;
+    let expr = parser.expression()?;
     match parser.tokens.get(parser.at) {
         None => Ok(expr),
-        Some(token) => Err(format!(
-            "compilation failed: Syntax error: extraneous input {token:?}"
+        Some((token, at)) => Err((
+            *at,
+            format!(
+                "Syntax error: extraneous input '{}' expecting <EOF>",
+                token.show()
+            ),
         )),
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<Token>, String> {
+impl Token {
+    fn show(&self) -> String {
+        match self {
+            Self::Name(name) => name.clone(),
+            Self::Sign(sign) => (*sign).to_owned(),
+            Self::Literal(Literal::Null) => "null".to_owned(),
+            Self::Literal(Literal::Bool(flag)) => flag.to_string(),
+            Self::Literal(Literal::Int(number)) => number.to_string(),
+            Self::Literal(Literal::Uint(number)) => format!("{number}u"),
+            Self::Literal(Literal::Double(number)) => number.to_string(),
+            Self::Literal(Literal::Text(text)) => format!("{text:?}"),
+            Self::Literal(Literal::Bytes(_)) => "b\"\"".to_owned(),
+        }
+    }
+}
+
+fn tokens(text: &str) -> Result<Vec<(Token, At)>, Fail> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -130,34 +211,36 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             at += 1;
         } else if text[at..].starts_with("//") {
             at += text[at..].find('\n').unwrap_or(text.len() - at);
-        } else if let Some((literal, length)) = quoted(&text[at..])? {
-            tokens.push(Token::Literal(literal));
+        } else if let Some((literal, length)) = quoted(&text[at..]).map_err(|why| (at, why))? {
+            tokens.push((Token::Literal(literal), at));
             at += length;
         } else if byte.is_ascii_digit()
             || (byte == b'.' && bytes.get(at + 1).is_some_and(u8::is_ascii_digit))
         {
-            let (literal, length) = number(&text[at..])?;
-            tokens.push(Token::Literal(literal));
+            let (literal, length) = number(&text[at..]).map_err(|why| (at, why))?;
+            tokens.push((Token::Literal(literal), at));
             at += length;
         } else if byte.is_ascii_alphabetic() || byte == b'_' {
             let length = text[at..]
                 .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
                 .unwrap_or(text.len() - at);
             let word = &text[at..at + length];
-            tokens.push(match word {
+            let token = match word {
                 "true" => Token::Literal(Literal::Bool(true)),
                 "false" => Token::Literal(Literal::Bool(false)),
                 "null" => Token::Literal(Literal::Null),
                 word => Token::Name(word.to_owned()),
-            });
+            };
+            tokens.push((token, at));
             at += length;
         } else if let Some(sign) = SIGNS.iter().find(|sign| text[at..].starts_with(**sign)) {
-            tokens.push(Token::Sign(sign));
+            tokens.push((Token::Sign(sign), at));
             at += sign.len();
         } else {
-            return Err(format!(
-                "Syntax error: token recognition error at: '{}'",
-                text[at..].chars().next().unwrap_or(' ')
+            let wrong = text[at..].chars().next().unwrap_or(' ');
+            return Err((
+                at,
+                format!("Syntax error: token recognition error at: '{wrong}'"),
             ));
         }
     }
@@ -276,39 +359,60 @@ fn quoted(text: &str) -> Result<Option<(Literal, usize)>, String> {
 }
 
 struct Parser {
-    tokens: Vec<Token>,
+    tokens: Vec<(Token, At)>,
+    /// How long the text is.
+    end: At,
     at: usize,
     depth: usize,
 }
 
 impl Parser {
+    /// Where the next token stands.
+    fn place(&self) -> At {
+        self.tokens.get(self.at).map_or(self.end, |(_, at)| *at)
+    }
+
     fn sign(&mut self, sign: &str) -> bool {
-        let found = matches!(self.tokens.get(self.at), Some(Token::Sign(have)) if *have == sign);
+        let found =
+            matches!(self.tokens.get(self.at), Some((Token::Sign(have), _)) if *have == sign);
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, sign: &str) -> Result<(), String> {
+    fn expect(&mut self, sign: &str) -> Result<(), Fail> {
         if self.sign(sign) {
             return Ok(());
         }
-        Err(match self.tokens.get(self.at) {
-            Some(token) => format!("Syntax error: mismatched input {token:?} expecting '{sign}'"),
-            None => format!("Syntax error: mismatched input '<EOF>' expecting '{sign}'"),
-        })
+        Err(self.mismatch(&format!("'{sign}'")))
     }
 
-    fn expression(&mut self) -> Result<Expr, String> {
+    fn mismatch(&self, expected: &str) -> Fail {
+        let have = self
+            .tokens
+            .get(self.at)
+            .map_or_else(|| "<EOF>".to_owned(), |(token, _)| token.show());
+        let why = format!("Syntax error: mismatched input '{have}' expecting {expected}");
+        (self.place(), why)
+    }
+
+    fn deeper(&mut self) -> Result<(), Fail> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err("expression recursion limit exceeded: 100".to_owned());
+            let why = format!("expression recursion limit exceeded: {MAX_DEPTH}");
+            return Err((self.place(), why));
         }
+        Ok(())
+    }
+
+    fn expression(&mut self) -> Result<Expr, Fail> {
+        self.deeper()?;
         let condition = self.level(0)?;
+        let at = self.place();
         let made = if self.sign("?") {
             let yes = self.level(0)?;
             self.expect(":")?;
             let no = self.expression()?;
-            Expr::Condition(Box::new(condition), Box::new(yes), Box::new(no))
+            Expr::Condition(Box::new(condition), Box::new(yes), Box::new(no), at)
         } else {
             condition
         };
@@ -317,7 +421,7 @@ impl Parser {
     }
 
     fn operator(&self, level: usize) -> Option<Binary> {
-        let token = self.tokens.get(self.at)?;
+        let (token, _) = self.tokens.get(self.at)?;
         let sign = match token {
             Token::Sign(sign) => *sign,
             Token::Name(name) if name == "in" => "in",
@@ -342,28 +446,27 @@ impl Parser {
         })
     }
 
-    fn level(&mut self, level: usize) -> Result<Expr, String> {
+    fn level(&mut self, level: usize) -> Result<Expr, Fail> {
         if level == 5 {
             return self.unary();
         }
         let mut left = self.level(level + 1)?;
         while let Some(operator) = self.operator(level) {
+            let at = self.place();
             self.at += 1;
             let right = self.level(level + 1)?;
-            left = Expr::Binary(operator, Box::new(left), Box::new(right));
+            left = Expr::Binary(operator, Box::new(left), Box::new(right), at);
         }
         Ok(left)
     }
 
-    fn unary(&mut self) -> Result<Expr, String> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err("expression recursion limit exceeded: 100".to_owned());
-        }
+    fn unary(&mut self) -> Result<Expr, Fail> {
+        self.deeper()?;
+        let at = self.place();
         let made = if self.sign("!") {
-            Expr::Not(Box::new(self.unary()?))
+            Expr::Not(Box::new(self.unary()?), at)
         } else if self.sign("-") {
-            Expr::Negate(Box::new(self.unary()?))
+            Expr::Negate(Box::new(self.unary()?), at)
         } else {
             self.member()?
         };
@@ -371,17 +474,19 @@ impl Parser {
         Ok(made)
     }
 
-    fn member(&mut self) -> Result<Expr, String> {
+    fn member(&mut self) -> Result<Expr, Fail> {
         let mut expr = self.primary()?;
         loop {
+            let at = self.place();
             let optional = self.sign(".?");
             if optional || self.sign(".") {
                 let name = self.name()?;
+                let open = self.place();
                 if !optional && self.sign("(") {
                     let arguments = self.list(")")?;
-                    expr = called(Some(expr), name, arguments)?;
+                    expr = called(Some(expr), name, arguments, open)?;
                 } else {
-                    expr = Expr::Select(Box::new(expr), unescape(&name), optional);
+                    expr = Expr::Select(Box::new(expr), unescape(&name), optional, at);
                 }
                 continue;
             }
@@ -389,22 +494,28 @@ impl Parser {
             if optional || self.sign("[") {
                 let index = self.expression()?;
                 self.expect("]")?;
-                expr = Expr::Index(Box::new(expr), Box::new(index), optional);
+                expr = Expr::Index(Box::new(expr), Box::new(index), optional, at);
+                continue;
+            }
+            if let Some(name) = dotted(&expr)
+                && self.sign("{")
+            {
+                expr = Expr::Struct(name, self.fields()?, at);
                 continue;
             }
             return Ok(expr);
         }
     }
 
-    fn name(&mut self) -> Result<String, String> {
-        let Some(Token::Name(name)) = self.tokens.get(self.at).cloned() else {
-            return Err("Syntax error: expected an identifier".to_owned());
+    fn name(&mut self) -> Result<String, Fail> {
+        let Some((Token::Name(name), _)) = self.tokens.get(self.at).cloned() else {
+            return Err(self.mismatch("IDENTIFIER"));
         };
         self.at += 1;
         Ok(name)
     }
 
-    fn list(&mut self, end: &str) -> Result<Vec<Expr>, String> {
+    fn list(&mut self, end: &str) -> Result<Vec<Expr>, Fail> {
         let mut items = Vec::new();
         while !self.sign(end) {
             items.push(self.expression()?);
@@ -416,52 +527,110 @@ impl Parser {
         Ok(items)
     }
 
-    fn primary(&mut self) -> Result<Expr, String> {
+    /// The fields of a struct, after its brace.
+    fn fields(&mut self) -> Result<Vec<(bool, String, Expr)>, Fail> {
+        let mut fields = Vec::new();
+        while !self.sign("}") {
+            let optional = self.sign("?");
+            let name = unescape(&self.name()?);
+            self.expect(":")?;
+            fields.push((optional, name, self.expression()?));
+            if !self.sign(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(fields)
+    }
+
+    fn items(&mut self, mut optional: bool) -> Result<Expr, Fail> {
+        let mut items = Vec::new();
+        while !self.sign("]") {
+            let optional = std::mem::take(&mut optional) || self.sign("?");
+            items.push((optional, self.expression()?));
+            if !self.sign(",") {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(Expr::List(items))
+    }
+
+    fn entries(&mut self) -> Result<Expr, Fail> {
+        let mut entries = Vec::new();
+        while !self.sign("}") {
+            let optional = self.sign("?");
+            let key = self.expression()?;
+            self.expect(":")?;
+            entries.push((optional, key, self.expression()?));
+            if !self.sign(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(Expr::Map(entries))
+    }
+
+    fn primary(&mut self) -> Result<Expr, Fail> {
         if self.sign("(") {
             let inner = self.expression()?;
             self.expect(")")?;
             return Ok(inner);
         }
-        if self.sign("[") {
-            return Ok(Expr::List(self.list("]")?));
+        let optional = self.sign("[?");
+        if optional || self.sign("[") {
+            return self.items(optional);
         }
         if self.sign("{") {
-            let mut entries = Vec::new();
-            while !self.sign("}") {
-                let key = self.expression()?;
-                self.expect(":")?;
-                entries.push((key, self.expression()?));
-                if !self.sign(",") {
-                    self.expect("}")?;
-                    break;
-                }
-            }
-            return Ok(Expr::Map(entries));
+            return self.entries();
         }
         // A leading dot names what it names without one.
         self.sign(".");
-        let Some(token) = self.tokens.get(self.at).cloned() else {
-            return Err("Syntax error: mismatched input '<EOF>'".to_owned());
-        };
-        self.at += 1;
+        let at = self.place();
+        let token = self.tokens.get(self.at).map(|(token, _)| token.clone());
         match token {
-            Token::Literal(literal) => Ok(Expr::Literal(literal)),
-            Token::Name(name) if self.sign("(") => {
-                let arguments = self.list(")")?;
-                called(None, name, arguments)
+            Some(Token::Literal(literal)) => {
+                self.at += 1;
+                Ok(Expr::Literal(literal))
             }
-            Token::Name(name) => Ok(Expr::Name(name)),
-            Token::Sign(sign) => Err(format!("Syntax error: extraneous input '{sign}'")),
+            Some(Token::Name(name)) => {
+                self.at += 1;
+                let open = self.place();
+                if self.sign("(") {
+                    let arguments = self.list(")")?;
+                    return called(None, name, arguments, open);
+                }
+                Ok(Expr::Name(name, at))
+            }
+            _ => Err(self.mismatch(
+                "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+            )),
         }
     }
 }
 
+/// `a.b.c`, where the expression is just names.
+fn dotted(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Name(name, _) => Some(name.clone()),
+        Expr::Select(of, field, false, _) => Some(format!("{}.{field}", dotted(of)?)),
+        _ => None,
+    }
+}
+
 /// A call, or the macro it stands for.
-fn called(target: Option<Expr>, name: String, mut arguments: Vec<Expr>) -> Result<Expr, String> {
+fn called(
+    target: Option<Expr>,
+    name: String,
+    mut arguments: Vec<Expr>,
+    at: At,
+) -> Result<Expr, Fail> {
     if target.is_none() && name == "has" {
         return match arguments.pop() {
-            Some(Expr::Select(of, field, _)) if arguments.is_empty() => Ok(Expr::Has(of, field)),
-            _ => Err("invalid argument to has() macro".to_owned()),
+            Some(Expr::Select(of, field, _, _)) if arguments.is_empty() => {
+                Ok(Expr::Has(of, field, at))
+            }
+            _ => Err((at, "invalid argument to has() macro".to_owned())),
         };
     }
     let kind = match name.as_str() {
@@ -470,23 +639,25 @@ fn called(target: Option<Expr>, name: String, mut arguments: Vec<Expr>) -> Resul
         "exists_one" | "existsOne" => Macro::ExistsOne,
         "map" => Macro::Map,
         "filter" => Macro::Filter,
-        _ => return Ok(Expr::Call(target.map(Box::new), name, arguments)),
+        _ => return Ok(Expr::Call(target.map(Box::new), name, arguments, at)),
     };
     let many = arguments.len() == 3 && kind == Macro::Map;
     let (Some(target), true) = (target, arguments.len() == 2 || many) else {
-        return Err(format!("undeclared reference to '{name}'"));
+        let why = format!("undeclared reference to '{name}' (in container '')");
+        return Err((at, why));
     };
     let body = arguments.pop().map(Box::new);
     let condition = many.then(|| arguments.pop().map(Box::new)).flatten();
     match (arguments.pop(), body) {
-        (Some(Expr::Name(variable)), Some(body)) => Ok(Expr::Macro(
+        (Some(Expr::Name(variable, _)), Some(body)) => Ok(Expr::Macro(
             kind,
             Box::new(target),
             variable,
             condition,
             body,
+            at,
         )),
-        _ => Err("argument must be a simple name".to_owned()),
+        _ => Err((at, "argument must be a simple name".to_owned())),
     }
 }
 

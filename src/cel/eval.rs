@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::functions;
 use super::parse::{Binary, Expr, Literal, Macro};
-use super::value::Val;
+use super::value::{Object, PATCH_TYPE, Val};
 
 /// Steps one evaluation may take.
 const MAX_STEPS: usize = 1_000_000;
@@ -67,63 +67,123 @@ pub fn evaluate<'v>(expr: &Expr, scope: &Scope<'v, '_>) -> Result<Val<'v>, Strin
     scope.step()?;
     match expr {
         Expr::Literal(literal) => Ok(constant(literal)),
-        Expr::Name(name) => scope
+        Expr::Name(name, _) => scope
             .find(name)
             .or_else(|| functions::type_called(name).map(Val::Type))
             .ok_or_else(|| format!("undeclared reference to '{name}'")),
-        Expr::Select(of, field, optional) => select(of, field, *optional, scope),
-        Expr::Has(of, field) => {
+        Expr::Select(of, field, optional, _) => select(of, field, *optional, scope),
+        Expr::Has(of, field, _) => {
             let value = evaluate(of, scope)?;
             match value {
-                Val::JsonMap(_) | Val::Map(_) | Val::Optional(_) => {
+                Val::JsonMap(_) | Val::Map(_) | Val::Object(_) | Val::Optional(_) => {
                     Ok(Val::Bool(value.member(field).is_some()))
                 }
                 _ => Err("no such overload".to_owned()),
             }
         }
-        Expr::Index(of, by, optional) => {
+        Expr::Index(of, by, optional, _) => {
             let (of, by) = (evaluate(of, scope)?, evaluate(by, scope)?);
+            if let Val::Optional(inner) = &of {
+                let found = inner.as_deref().and_then(|inner| inner.index(&by).ok());
+                return Ok(Val::Optional(found.map(Rc::new)));
+            }
             if *optional {
                 return Ok(Val::Optional(of.index(&by).ok().map(Rc::new)));
             }
             of.index(&by)
         }
-        Expr::Not(of) => match evaluate(of, scope)? {
+        Expr::Not(of, _) => match evaluate(of, scope)? {
             Val::Bool(flag) => Ok(Val::Bool(!flag)),
             _ => Err("no such overload".to_owned()),
         },
-        Expr::Negate(of) => match evaluate(of, scope)? {
+        Expr::Negate(of, _) => match evaluate(of, scope)? {
             Val::Int(number) => number.checked_neg().map(Val::Int).ok_or_else(overflow),
             Val::Double(number) => Ok(Val::Double(-number)),
             _ => Err("no such overload".to_owned()),
         },
-        Expr::Binary(Binary::And, left, right) => either(left, right, false, scope),
-        Expr::Binary(Binary::Or, left, right) => either(left, right, true, scope),
-        Expr::Binary(operator, left, right) => {
+        Expr::Binary(Binary::And, left, right, _) => either(left, right, false, scope),
+        Expr::Binary(Binary::Or, left, right, _) => either(left, right, true, scope),
+        Expr::Binary(operator, left, right, _) => {
             let (left, right) = (evaluate(left, scope)?, evaluate(right, scope)?);
             binary(*operator, &left, &right)
         }
-        Expr::Condition(condition, yes, no) => match evaluate(condition, scope)? {
+        Expr::Condition(condition, yes, no, _) => match evaluate(condition, scope)? {
             Val::Bool(true) => evaluate(yes, scope),
             Val::Bool(false) => evaluate(no, scope),
             _ => Err("no such overload".to_owned()),
         },
         Expr::List(items) => {
-            let items: Result<Vec<_>, _> = items.iter().map(|item| evaluate(item, scope)).collect();
-            Ok(Val::list(items?))
+            let mut made = Vec::with_capacity(items.len());
+            for (optional, item) in items {
+                let value = evaluate(item, scope)?;
+                made.extend(entry(*optional, value, "[]")?);
+            }
+            Ok(Val::list(made))
         }
         Expr::Map(entries) => {
             let mut made = Vec::with_capacity(entries.len());
-            for (key, value) in entries {
-                made.push((evaluate(key, scope)?, evaluate(value, scope)?));
+            for (optional, key, value) in entries {
+                let key = evaluate(key, scope)?;
+                let value = evaluate(value, scope)?;
+                if let Some(value) = entry(*optional, value, &key.show())? {
+                    made.push((key, value));
+                }
             }
             Ok(Val::Map(Rc::new(made)))
         }
-        Expr::Macro(kind, over, variable, condition, body) => {
+        Expr::Struct(name, fields, _) => object(name, fields, scope),
+        Expr::Macro(kind, over, variable, condition, body, _) => {
             walk(*kind, over, variable, condition.as_deref(), body, scope)
         }
-        Expr::Call(target, name, arguments) => call(target.as_deref(), name, arguments, scope),
+        Expr::Call(target, name, arguments, _) => call(target.as_deref(), name, arguments, scope),
     }
+}
+
+/// What an item, an entry or a field comes to; nothing where an optional one has no value.
+fn entry<'v>(optional: bool, value: Val<'v>, key: &str) -> Result<Option<Val<'v>>, String> {
+    match value {
+        value if !optional => Ok(Some(value)),
+        Val::Optional(inner) => Ok(inner.as_deref().cloned()),
+        other => Err(format!(
+            "cannot initialize optional entry '{key}' from non-optional value {}",
+            other.show()
+        )),
+    }
+}
+
+/// An object of a type that mutations know: `Object`, what is below it, and `JSONPatch`.
+fn object<'v>(
+    name: &str,
+    fields: &[(bool, String, Expr)],
+    scope: &Scope<'v, '_>,
+) -> Result<Val<'v>, String> {
+    if !super::value::is_object_type(name) {
+        return Err(format!("unknown type: {name}"));
+    }
+    let mut made = Vec::with_capacity(fields.len());
+    for (optional, field, value) in fields {
+        let value = evaluate(value, scope)?;
+        let Some(value) = entry(*optional, value, field)? else {
+            continue;
+        };
+        if name == PATCH_TYPE {
+            match (field.as_str(), &value) {
+                ("value", _) | ("op" | "path" | "from", Val::Text(_)) => {}
+                ("op" | "path" | "from", other) => {
+                    return Err(format!(
+                        "unexpected type {} for JSONPatchType '{field}' field",
+                        other.type_name()
+                    ));
+                }
+                _ => return Err(format!("unexpected JSONPatchType field: {field}")),
+            }
+        }
+        made.push((field.clone(), value));
+    }
+    Ok(Val::Object(Rc::new(Object {
+        name: name.to_owned(),
+        fields: made,
+    })))
 }
 
 fn overflow() -> String {
@@ -148,7 +208,7 @@ fn select<'v>(
     optional: bool,
     scope: &Scope<'v, '_>,
 ) -> Result<Val<'v>, String> {
-    if matches!(of, Expr::Name(name) if name == "variables")
+    if matches!(of, Expr::Name(name, _) if name == "variables")
         && let Some(found) = scope.variable(field)
     {
         return found;
@@ -158,7 +218,13 @@ fn select<'v>(
     match &value {
         Val::Optional(_) => Ok(Val::Optional(found.map(Rc::new))),
         _ if optional => Ok(Val::Optional(found.map(Rc::new))),
-        Val::JsonMap(_) | Val::Map(_) => found.ok_or_else(|| format!("no such key: {field}")),
+        // `authorizer.requestResource` is a variable of two names.
+        Val::Check(_) if let Some(name) = of.name() => scope
+            .find(&format!("{name}.{field}"))
+            .ok_or_else(|| format!("undefined field '{field}'")),
+        Val::JsonMap(_) | Val::Map(_) | Val::Object(_) => {
+            found.ok_or_else(|| format!("no such key: {field}"))
+        }
         _ => Err("no such overload".to_owned()),
     }
 }
@@ -350,10 +416,17 @@ fn call<'v>(
     scope: &Scope<'v, '_>,
 ) -> Result<Val<'v>, String> {
     // `optional.of(x)` looks like a member call of a variable.
-    if let Some(Expr::Name(space)) = target
-        && space == "optional"
+    if let Some(Expr::Name(space, _)) = target
+        && functions::is_space(space)
         && scope.find(space).is_none()
     {
+        if space != "optional" {
+            let values: Result<Vec<_>, _> = arguments
+                .iter()
+                .map(|argument| evaluate(argument, scope))
+                .collect();
+            return functions::call_in(space, name, &values?);
+        }
         let mut values = arguments.iter().map(|argument| evaluate(argument, scope));
         return match (name, values.next()) {
             ("none", None) => Ok(Val::Optional(None)),

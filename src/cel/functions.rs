@@ -29,6 +29,39 @@ pub fn type_called(name: &str) -> Option<&'static str> {
     .find(|known| *known == name)
 }
 
+/// Names that hold functions rather than values.
+pub fn is_space(name: &str) -> bool {
+    matches!(name, "optional" | "jsonpatch" | "sets" | "ip" | "strings")
+}
+
+/// Calls a function of a name that holds such.
+pub fn call_in<'v>(space: &str, name: &str, arguments: &[Val<'v>]) -> Result<Val<'v>, String> {
+    let among = |items: &[Val<'v>], wanted: &Val<'v>| items.iter().any(|item| item.equals(wanted));
+    match (space, name, arguments) {
+        ("jsonpatch", "escapeKey", [Val::Text(key)]) => {
+            Ok(Val::text(key.replace('~', "~0").replace('/', "~1")))
+        }
+        ("strings", "quote", [Val::Text(text)]) => Ok(Val::text(format!("{text:?}"))),
+        ("ip", "isCanonical", [Val::Text(text)]) => {
+            let address = parse_address(text)?;
+            Ok(Val::Bool(address.to_string() == *text))
+        }
+        ("sets", _, [a, b]) => {
+            let (Some(a), Some(b)) = (a.items(), b.items()) else {
+                return Err(overload(name));
+            };
+            let holds_all = |a: &[Val<'v>], b: &[Val<'v>]| b.iter().all(|wanted| among(a, wanted));
+            Ok(Val::Bool(match name {
+                "contains" => holds_all(&a, &b),
+                "equivalent" => holds_all(&a, &b) && holds_all(&b, &a),
+                "intersects" => b.iter().any(|wanted| among(&a, wanted)),
+                _ => return Err(overload(name)),
+            }))
+        }
+        _ => Err(format!("undeclared reference to '{space}.{name}'")),
+    }
+}
+
 fn overload(name: &str) -> String {
     format!("found no matching overload for '{name}'")
 }
@@ -49,6 +82,14 @@ pub fn call<'v>(
         return function("size", target);
     }
     match target {
+        Val::Check(check) => super::authorizer::member(check, name, arguments),
+        Val::Decision(answer) => match (name, arguments) {
+            ("allowed", []) => Ok(Val::Bool(answer.allowed)),
+            ("reason", []) => Ok(Val::text(answer.reason.as_str())),
+            ("errored", []) => Ok(Val::Bool(!answer.error.is_empty())),
+            ("error", []) => Ok(Val::text(answer.error.as_str())),
+            _ => Err(overload(name)),
+        },
         Val::Text(text) => text_member(text, name, arguments),
         Val::JsonList(_) | Val::List(_) => list_member(target, name, arguments),
         Val::Quantity(quantity) => quantity_member(quantity, name, arguments),
