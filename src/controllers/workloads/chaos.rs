@@ -1,7 +1,7 @@
 //! The workload controllers killed at random moments while everything changes, against a server in memory that loses
 //! answers, fails, breaks watches and is always late in telling of changes: what is left in the end must be exactly what is wanted.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::r::{DAEMONSETS, DEPLOYMENTS, JOBS, NODES, PODS, REPLICASETS, STATEFULSETS};
 use apimachinery::{Value, meta, status::Status};
@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 const ROUNDS: u64 = 10;
 /// Changes and faults in each round.
 const STEPS: usize = 12;
+/// The most replicas that are ever asked for, and how many pods of a Job may run at a time.
+const MOST_REPLICAS: usize = 6;
+const PARALLELISM: usize = 3;
 const NODE_NAMES: [&str; 3] = ["n1", "n2", "n3"];
 
 fn labels(name: &str) -> Value {
@@ -65,7 +68,7 @@ fn add_job(server: &Server, round: u64) {
     server.put(
         &JOBS,
         json!({"metadata": meta_of(&name), "spec": {
-        "completions": 5, "parallelism": 3, "completionMode": mode, "backoffLimit": 1000,
+        "completions": 5, "parallelism": PARALLELISM, "completionMode": mode, "backoffLimit": 1000,
         "selector": labels(&name), "template": template(&name, 0)}}),
     );
 }
@@ -110,7 +113,33 @@ async fn let_run(server: &Server, time: Duration) {
         let step = left.min(TICK);
         tokio::time::sleep(step).await;
         kubelets(server);
+        never_too_many(server);
         left -= step;
+    }
+}
+
+/// At no moment are there more pods than were ever wanted, not even for a while.
+fn never_too_many(server: &Server) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in server.list(&PODS) {
+        let ended = matches!(
+            pod["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        );
+        if let Some(app) = meta::label(&pod, "app").filter(|_| !ended && !meta::is_deleting(&pod)) {
+            *counts.entry(app.into()).or_default() += 1;
+        }
+    }
+    for (app, count) in counts {
+        let most = match app.as_str() {
+            "solo" => MOST_REPLICAS,
+            job if job.starts_with("job") => PARALLELISM,
+            _ => continue,
+        };
+        assert!(
+            count <= most,
+            "{app} has {count} pods, {most} were wanted at most"
+        );
     }
 }
 
@@ -123,7 +152,7 @@ fn change(server: &Server, resource: &api::Resource, name: &str, change: impl Fn
 }
 
 fn step(server: &Server, random: &mut StdRng) {
-    let replicas = json!(random.random_range(0..7));
+    let replicas = json!(random.random_range(0..=MOST_REPLICAS));
     let image = json!(random.random_range(1..9).to_string());
     let set_image = |object: &mut Value| {
         object["spec"]["template"]["spec"]["containers"][0]["image"] = image.clone();
