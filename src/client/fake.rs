@@ -41,8 +41,8 @@ struct State {
     faults: VecDeque<Fault>,
     refuse_watch_list: bool,
     down: bool,
-    /// How late watches tell of changes.
-    lag: Duration,
+    /// How late watches tell of changes, by collection.
+    lags: BTreeMap<String, Duration>,
     /// Aggregated discovery documents by path.
     discovery: BTreeMap<String, Value>,
 }
@@ -138,9 +138,10 @@ impl Server {
         self.0.lock().requests.clear();
     }
 
-    /// Lets watches tell of changes so much later, as a busy server's do: caches are behind all the time.
-    pub fn set_lag(&self, lag: Duration) {
-        self.0.lock().lag = lag;
+    /// Lets watches of one resource tell of changes so much later, as a busy server's may: its caches are behind the
+    /// others all the time.
+    pub fn set_lag(&self, r: &api::Resource, lag: Duration) {
+        self.0.lock().lags.insert(r.path(""), lag);
     }
 
     /// Ends all watches without a word, as a broken connection does.
@@ -341,7 +342,8 @@ impl State {
 
     fn tell(&mut self, collection: &str, kind: &'static str, object: Value) {
         let line = frame(kind, &object);
-        let at = Instant::now() + self.lag;
+        let lag = self.lags.get(collection).copied().unwrap_or_default();
+        let at = Instant::now() + lag;
         self.watchers.retain(|watcher| {
             watcher.collection != collection
                 || !watcher.selector.matches(&object)
