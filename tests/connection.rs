@@ -25,16 +25,30 @@ pub struct Target {
 impl Target {
     /// Reads `ca.crt`, `admin.crt` and `admin.key` in `pki`.
     pub fn new(pki: &Path, address: String) -> anyhow::Result<Self> {
+        let read = |name: &str| std::fs::read(pki.join(name));
+        let (certificate, key) = (read("admin.crt")?, read("admin.key")?);
+        Self::with(pki, Some((&certificate, &key)), address)
+    }
+
+    /// With a certificate and its key in PEM, or without, for tokens; `ca.crt` in `pki` is whom it trusts.
+    pub fn with(
+        pki: &Path,
+        identity: Option<(&[u8], &[u8])>,
+        address: String,
+    ) -> anyhow::Result<Self> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(pki.join("ca.crt"))? {
             roots.add(certificate?)?;
         }
-        let chain: Vec<_> =
-            CertificateDer::pem_file_iter(pki.join("admin.crt"))?.collect::<Result<_, _>>()?;
-        let key = PrivateKeyDer::from_pem_file(pki.join("admin.key"))?;
-        let mut tls = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key)?;
+        let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let mut tls = match identity {
+            Some((certificate, key)) => {
+                let chain: Vec<_> =
+                    CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>()?;
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+            }
+            None => builder.with_no_client_auth(),
+        };
         tls.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             address,
