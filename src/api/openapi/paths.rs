@@ -23,7 +23,12 @@ const PATCH_TYPES: &[&str] = &[
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
-    "application/apply-patch+cbor",
+];
+/// Custom objects are not merged strategically: kubectl looks here for what it may send.
+const CUSTOM_PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
 ];
 
 /// A parameter: name, OpenAPI type, what it does.
@@ -370,7 +375,13 @@ fn body(
 ) -> Option<(Value, &'static [&'static str])> {
     match verb {
         "create" | "update" => Some((place.schema(definitions), READ_TYPES)),
-        "patch" => Some((definitions.refer_patch(), PATCH_TYPES)),
+        "patch" => {
+            let types = match place.resource.schema.wire.is_empty() {
+                true => CUSTOM_PATCH_TYPES,
+                false => PATCH_TYPES,
+            };
+            Some((definitions.refer_patch(), types))
+        }
         "delete" | "deletecollection" => {
             let options = message_for("", "v1", "DeleteOptions")?;
             Some((definitions.refer(options), READ_TYPES))

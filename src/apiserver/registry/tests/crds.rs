@@ -150,6 +150,13 @@ async fn custom_objects_have_status_scale_and_discovery() {
         .get("/openapi/v3/apis/example.com/v1")
         .await
         .expect(200);
+    let named = "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}";
+    let patch = &document["paths"][named]["patch"]["requestBody"]["content"];
+    let taken: Vec<&String> = patch.as_object().expect("types").keys().collect();
+    assert!(
+        !taken.iter().any(|name| name.contains("strategic")) && taken.len() == 3,
+        "{taken:?}"
+    );
     let schema = &document["components"]["schemas"]["com.example.v1.Widget"];
     assert_eq!(
         schema["x-kubernetes-group-version-kind"],
