@@ -114,7 +114,75 @@ fn recorded(registry: &Registry) -> Result<Vec<Wanted>, Status> {
         }
         all.push((kind.clone(), manager, object));
     }
+    let services = local_services(registry, &all, &now);
+    all.extend(services);
     Ok(all)
+}
+
+/// `groupPriorityMinimum` of a group that was not there when the objects were recorded: after all others.
+const LAST_GROUP: i64 = 15_800;
+
+/// The APIServices of what this server serves itself and was not recorded.
+fn local_services(registry: &Registry, recorded: &[Wanted], now: &str) -> Vec<Wanted> {
+    let Some(kind) = registry.kind("apiregistration.k8s.io", "apiservices") else {
+        return Vec::new();
+    };
+    let of = |object: &Value, field: &str| text(object, &["spec", field]).to_owned();
+    let known: Vec<(String, String, i64)> = recorded
+        .iter()
+        .filter(|(of, ..)| Arc::ptr_eq(of, &kind))
+        .map(|(.., object)| {
+            let priority = object["spec"]["groupPriorityMinimum"].as_i64();
+            (
+                of(object, "group"),
+                of(object, "version"),
+                priority.unwrap_or(LAST_GROUP),
+            )
+        })
+        .collect();
+    let mut made = Vec::new();
+    let served = registry.served();
+    for group in served.groups() {
+        if !served.is_fixed(group) {
+            continue;
+        }
+        for version in served.versions(group) {
+            if known.iter().any(|(g, v, _)| g == group && v == version) {
+                continue;
+            }
+            let priority = known.iter().find(|(g, ..)| g == group);
+            let object = local_service(
+                group,
+                version,
+                priority.map_or(LAST_GROUP, |(.., p)| *p),
+                now,
+            );
+            made.push((kind.clone(), "kube-apiserver".to_owned(), object));
+        }
+    }
+    made
+}
+
+fn local_service(group: &str, version: &str, priority: i64, now: &str) -> Value {
+    let stability = match version {
+        version if version.contains("alpha") => 9,
+        version if version.contains("beta") => 12,
+        _ => 15,
+    };
+    json!({
+        "metadata": {
+            "name": format!("{version}.{group}"),
+            "labels": {"kube-aggregator.kubernetes.io/automanaged": "onstart"},
+        },
+        "spec": {"group": group, "version": version, "groupPriorityMinimum": priority, "versionPriority": stability},
+        "status": {"conditions": [{
+            "type": "Available",
+            "status": "True",
+            "reason": "Local",
+            "message": "Local APIServices are always available",
+            "lastTransitionTime": now,
+        }]},
+    })
 }
 
 fn is_served(registry: &Registry, service: &Value) -> bool {

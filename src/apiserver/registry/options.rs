@@ -359,12 +359,15 @@ impl DeleteOptions {
     }
 }
 
-/// Whose fields a write changes: the named manager, or the first part of the User-Agent.
+/// Whose fields a write changes: the named manager, the first part of the User-Agent, or `unknown`.
 pub fn manager(options: &WriteOptions, user_agent: &str) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
     }
     let prefix = user_agent.split('/').next().unwrap_or("");
+    if prefix.is_empty() {
+        return "unknown".to_owned();
+    }
     prefix
         .chars()
         .filter(|letter| !letter.is_control())
@@ -450,6 +453,7 @@ mod tests {
             manager(&options, "kubectl/v1.37.0 (linux/amd64)"),
             "kubectl"
         );
+        assert_eq!(manager(&options, ""), "unknown");
         let named = WriteOptions {
             field_manager: "me".into(),
             ..options

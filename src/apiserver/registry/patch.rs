@@ -144,6 +144,9 @@ fn restored(why: &str) -> String {
         format!("cannot restore map from {is}")
     } else if wanted.contains('.') {
         format!("cannot restore struct from: {is}")
+    } else if (is, wanted) == ("int64", "string") {
+        // Go converts a number to text, as a character; that is caught later than what it cannot convert at all.
+        format!("cannot convert {is} to {wanted}")
     } else {
         format!("unrecognized type: {wanted}")
     }
@@ -363,6 +366,10 @@ mod tests {
             (
                 "json: cannot unmarshal string into Go struct field S.a of type v1.PodSpec",
                 "cannot restore struct from: string",
+            ),
+            (
+                "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+                "cannot convert int64 to string",
             ),
             ("quantities must match", "quantities must match"),
         ] {

@@ -1,6 +1,7 @@
 //! The scale subresource: the replicas of any workload through one shape (`autoscaling/v1` Scale).
 
 use api::Resource;
+use apimachinery::codec::media::Transform;
 use apimachinery::selector::LabelSelector;
 use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::errors;
 use super::managed;
 use super::options::WriteOptions;
 use super::output;
+use super::table;
 use super::write::{Current, Next, Preconditions};
 use crate::body::Body;
 use crate::cache::Entry;
@@ -92,7 +94,10 @@ fn paths<'a>(call: &'a Call<'_>) -> Option<&'a Scale> {
 }
 
 fn respond(call: &Call<'_>, entry: &Entry, revision: i64) -> Result<Response<Body>, Status> {
-    let scale = of(paths(call), &codec::entry_value(entry)?, revision);
+    let mut scale = of(paths(call), &codec::entry_value(entry)?, revision);
+    if output::negotiate(call.headers)?.transform == Transform::Table {
+        scale = table::of_scale(&scale);
+    }
     output::value(
         StatusCode::OK,
         &scale,

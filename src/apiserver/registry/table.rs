@@ -1,6 +1,6 @@
 //! Tables: what `kubectl get` shows, made by the server (KEP-555).
 
-use api::Resource;
+use api::{Column, Resource};
 use apimachinery::{Status, Value, time};
 use serde_json::json;
 
@@ -9,8 +9,8 @@ use super::output::{Format, Include};
 use crate::cache::Entry;
 
 /// The columns as a table names them.
-fn columns(resource: &Resource) -> Value {
-    api::table::columns(resource)
+fn columns(columns: &[Column]) -> Value {
+    columns
         .iter()
         .map(|column| {
             json!({
@@ -61,7 +61,7 @@ pub fn write_row(
 pub fn head(format: &Format, metadata: &Value, with_columns: bool) -> Vec<u8> {
     let version = if format.v1beta1 { "v1beta1" } else { "v1" };
     let columns = if with_columns {
-        columns(format.resource)
+        columns(api::table::columns(format.resource))
     } else {
         Value::Null
     };
@@ -88,8 +88,50 @@ pub fn of_values(resource: &Resource, objects: &[Value]) -> Value {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": {},
-        "columnDefinitions": columns(resource),
+        "columnDefinitions": columns(api::table::columns(resource)),
         "rows": rows.collect::<Vec<Value>>(),
+    })
+}
+
+const fn column(name: &'static str, ty: &'static str, format: &'static str) -> Column {
+    Column {
+        name,
+        ty,
+        format,
+        priority: 0,
+    }
+}
+
+/// What is shown of a Scale, whatever it scales.
+const SCALE: [Column; 4] = [
+    column("Name", "string", "name"),
+    column("Desired", "integer", ""),
+    column("Available", "integer", ""),
+    column("Age", "string", ""),
+];
+
+/// A Scale as a table.
+pub fn of_scale(scale: &Value) -> Value {
+    let metadata = &scale["metadata"];
+    let made = metadata["creationTimestamp"].as_str().unwrap_or("");
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "resourceVersion": metadata["resourceVersion"] },
+        "columnDefinitions": columns(&SCALE),
+        "rows": [{
+            "cells": [
+                metadata["name"],
+                scale["spec"]["replicas"].as_i64().unwrap_or(0),
+                scale["status"]["replicas"].as_i64().unwrap_or(0),
+                time::age(made, time::now()),
+            ],
+            "object": {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": metadata,
+            },
+        }],
     })
 }
 

@@ -353,6 +353,20 @@ async fn workloads_are_scaled_through_one_shape() {
         (&json!("Scale"), &json!(2))
     );
     assert_eq!(scale["status"]["selector"], "a=b");
+    let table = server
+        .ask(
+            Method::GET,
+            &format!("{path}/d/scale"),
+            &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")],
+            "",
+        )
+        .await
+        .expect(200);
+    assert_eq!(table["columnDefinitions"][1]["name"], "Desired");
+    assert_eq!(
+        table["rows"][0]["cells"].as_array().expect("cells")[..3],
+        [json!("d"), json!(2), json!(0)]
+    );
     let mut more = scale.clone();
     more["spec"]["replicas"] = 5.into();
     let scaled = server
@@ -376,4 +390,25 @@ async fn workloads_are_scaled_through_one_shape() {
     );
     let stale = server.put(&format!("{path}/d/scale"), &more).await;
     assert_eq!(stale.code, 409);
+}
+
+#[tokio::test]
+async fn every_served_version_has_an_api_service() {
+    let server = Harness::start().await;
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let last = format!("{path}/v1.storagemigration.k8s.io");
+    server
+        .eventually(&last, |one| one["spec"]["groupPriorityMinimum"] == 15_800)
+        .await;
+    let served = server.get("/apis").await.expect(200);
+    for group in served["groups"].as_array().expect("groups") {
+        for version in group["versions"].as_array().expect("versions") {
+            let name = format!(
+                "{}.{}",
+                version["version"].as_str().expect("a version"),
+                group["name"].as_str().expect("a name")
+            );
+            server.get(&format!("{path}/{name}")).await.expect(200);
+        }
+    }
 }
