@@ -16,11 +16,36 @@ begin() {
     trap 'exit 1' INT TERM
 }
 
+# serve ARGUMENT…: instead of begin, where no node is needed: a control plane alone, in one process, with its folder in
+# $work. What kubectl remembers and leaves behind is kept there, too. etcd's API is served where $etcd_listen says.
+serve() {
+    skiff=${SKIFF_BIN:-target/release/skiff}
+    cluster=
+    work=$(mktemp -d)
+    trap finish EXIT
+    trap 'exit 1' INT TERM
+    export HOME=$work TMPDIR=$work KUBECACHEDIR=$work/cache KUBECONFIG=$work/server/admin.kubeconfig
+    port=$(free_port)
+    background server "$skiff" server --data-dir "$work/server" --secure-port "$port" --etcd-listen "${etcd_listen:-}" "$@"
+    at_end+=(server)
+    in_background server 20 'The control plane is ready'
+}
+
+# free_port: one that nobody listens on.
+free_port() {
+    local port
+    while :; do
+        port=$(shuf -i 20000-29999 -n 1)
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    echo "$port"
+}
+
 at_end=()
 finish() {
     local code=$? name
     [ "$code" = 0 ] || evidence
-    "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
+    [ -z "$cluster" ] || "$skiff" down --name "$cluster" >/dev/null 2>&1 || true
     for name in "${at_end[@]}"; do end "$name"; done
     rm -rf "$work"
     exit "$code"
@@ -48,7 +73,7 @@ run() {
     steps=$((steps + 1))
     show "$@"
     out=$("$@" 2>&1) || code=$?
-    printf '%s\n' "$out" | cut -c1-400 | sed -n '1,60p'
+    printf '%s\n' "$out" | cut -c1-400 | sed -n '1,120p'
     [ "$code" = 0 ] || broken "exit code $code"
 }
 
@@ -75,6 +100,30 @@ refused() {
 shows() {
     checks=$((checks + 1))
     grep -Eq -- "$1" <<<"$out" || broken "no line matches: $1"
+}
+
+# prints LINE…: the last step's whole output, line by line. Blanks count as one, * stands for anything, AGE for an age.
+prints() {
+    checks=$((checks + 1))
+    local lines=() number=0 line
+    [ -z "$out" ] || mapfile -t lines < <(sed -E 's/[ \t]+/ /g; s/ $//' <<<"$out")
+    for line in "$@"; do
+        is_like "${lines[number]-}" "$line" || broken "line $((number + 1)) is not: $line"
+        number=$((number + 1))
+    done
+    [ "$number" = ${#lines[@]} ] || broken "more than $number lines"
+}
+
+# is_like TEXT PATTERN: equal, but for what prints says of a pattern.
+is_like() {
+    local pattern=${2//\\/\\\\}
+    pattern=${pattern//\[/\\[}
+    pattern=${pattern//\?/\\?}
+    pattern=${pattern//\(/\\(}
+    # A heading AGE is itself.
+    pattern=${pattern//AGE/+([0-9smhdyAGE])}
+    # shellcheck disable=SC2053
+    [[ $1 == $pattern ]]
 }
 
 # eventually SECONDS COMMAND…: repeats until it ends with 0 (alone), or as until_shows says.
@@ -193,7 +242,10 @@ nothing_left() {
 
 failed_with=
 broken() {
-    failed_with=$(printf '\n\033[31mFAILED:\033[0m %s\n--- last output\n%s\n' "$1" "$out" | cut -c1-400 | sed -n '1,30p')
+    failed_with=$(
+        printf '\n\033[31mFAILED:\033[0m %s\n--- the end of the last output\n' "$1"
+        printf '%s\n' "$out" | tail -n 30 | cut -c1-400
+    )
     printf '%s\n' "$failed_with" >&2
     exit 1
 }
@@ -202,6 +254,11 @@ broken() {
 evidence() {
     set +e
     echo "--- evidence"
+    if [ -z "$cluster" ]; then
+        tail -n 30 "$work/server.out" | cut -c1-400
+        printf '%s\n' "$failed_with" "--- the end of the evidence; what failed is above"
+        return
+    fi
     "$kubectl" get nodes,pods,svc,endpointslices -A -o wide
     "$kubectl" get events -A --sort-by=.lastTimestamp | tail -n 40
     "$skiff" status --name "$cluster"
