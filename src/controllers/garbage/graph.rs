@@ -38,6 +38,8 @@ pub enum Action {
     Delete {
         foreground: bool,
     },
+    /// Let none of its owners wait for the object.
+    Unblock,
     /// Take these owners (uids) off the object.
     RemoveOwners(Vec<String>),
     /// Take this owner off a dependent (uid).
@@ -84,6 +86,17 @@ impl Graph {
             if let Some(dependents) = self.dependents.get_mut(owner) {
                 dependents.remove(&uid);
             }
+        }
+        // An owner that waits for it no more may go.
+        let blocked = |object: &Object, owner: &String| {
+            let mut owners = object.meta.owner_references.iter();
+            owners.any(|one| one.uid == *owner && one.block_owner_deletion == Some(true))
+        };
+        if let Some(old) = &old {
+            let unblocked = after
+                .iter()
+                .filter(|owner| blocked(old, owner) && !blocked(object, owner));
+            look.extend(unblocked.cloned());
         }
         for owner in after {
             self.dependents
@@ -183,10 +196,23 @@ impl Graph {
                 vec![Action::RemoveOwners(gone)]
             };
         }
-        let has_dependents = self.dependents.get(uid).is_some_and(|all| !all.is_empty());
-        vec![Action::Delete {
-            foreground: object.has(FOREGROUND) || (!waiting.is_empty() && has_dependents),
-        }]
+        let dependents = self.dependents(uid);
+        let delete = Action::Delete {
+            foreground: object.has(FOREGROUND) || (!waiting.is_empty() && !dependents.is_empty()),
+        };
+        // A dependent that waits, too, may be waiting for the owners: a circle, which ends here.
+        let is_circle = !waiting.is_empty()
+            && dependents
+                .iter()
+                .any(|one| self.objects.get(one).is_some_and(Object::waits))
+            && owners
+                .iter()
+                .any(|owner| owner.block_owner_deletion == Some(true));
+        if is_circle {
+            // With its new version it is looked at again, and deleted.
+            return vec![Action::Unblock];
+        }
+        vec![delete]
     }
 
     fn plan_deleting(&self, uid: &str, object: &Object) -> Vec<Action> {
@@ -301,6 +327,27 @@ mod tests {
         assert_eq!(graph.remove("p"), ["rs"]);
         assert_eq!(
             graph.plan("rs", |_| false),
+            [Action::RemoveFinalizer(FOREGROUND)]
+        );
+    }
+
+    #[test]
+    fn a_circle_of_owners_does_not_wait_for_itself() {
+        let mut graph = graph(vec![
+            object("p1", &["p3"], &[FOREGROUND], true),
+            object("p2", &["p1"], &[], false),
+            object("p3", &["p2"], &[], false),
+        ]);
+        let foreground = || Action::Delete { foreground: true };
+        assert_eq!(graph.plan("p2", |_| false), [foreground()]);
+        graph.set(object("p2", &["p1"], &[FOREGROUND], true));
+        assert_eq!(graph.plan("p3", |_| false), [Action::Unblock]);
+        let mut unblocked = object("p3", &["p2"], &[], false);
+        unblocked.meta.owner_references[0].block_owner_deletion = Some(false);
+        assert_eq!(graph.set(unblocked.clone()), ["p2", "p3"]);
+        assert_eq!(graph.plan("p3", |_| false), [foreground()]);
+        assert_eq!(
+            graph.plan("p2", |_| false),
             [Action::RemoveFinalizer(FOREGROUND)]
         );
     }

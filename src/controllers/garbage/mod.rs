@@ -215,6 +215,13 @@ impl Collector {
                     .delete(object.resource, namespace, name, &options)
                     .await
             }
+            Action::Unblock => {
+                let mut owners = object.meta.owner_references.clone();
+                for owner in &mut owners {
+                    owner.block_owner_deletion = Some(false);
+                }
+                self.patch(object, json!({"ownerReferences": owners})).await
+            }
             Action::RemoveOwners(uids) => {
                 let kept = object
                     .meta
