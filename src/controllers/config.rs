@@ -89,16 +89,11 @@ impl ControllersConfig {
 
 /// Controllers of upstream that do not exist here yet: naming one in `--controllers` is no error.
 pub(crate) const LATER: &[&str] = &[
-    "device-taint-eviction-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-route-controller",
     "podcertificaterequest-cleaner-controller",
     "resourcepoolstatusrequest-controller",
     "selinux-warning-controller",
-    "storage-version-migrator-controller",
     "storageversion-garbage-collector-controller",
-    "legacy-serviceaccount-token-cleaner-controller",
-    "persistentvolume-attach-detach-controller",
-    "resourceclaim-controller",
     "validatingadmissionpolicy-status-controller",
 ];

@@ -19,6 +19,7 @@ mod disruption;
 mod dynamic;
 mod endpoints;
 mod garbage;
+mod legacy_tokens;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
@@ -27,11 +28,13 @@ mod objects;
 mod pod_gc;
 mod pod_resources;
 mod quota;
+mod resources;
 mod root_ca;
 mod service_account;
 mod service_cidrs;
 mod service_lb;
 mod storage;
+mod storage_versions;
 mod taint_eviction;
 #[cfg(test)]
 mod testing;
@@ -109,9 +112,14 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &storage::ephemeral::EphemeralVolumes,
     &storage::expander::Expander,
     &storage::attributes_class::AttributesClassProtection,
+    &storage::attach_detach::AttachDetach,
     &storage::provisioner::LocalProvisioner,
+    &resources::claims::ResourceClaims,
+    &resources::taints::DeviceTaintEviction,
     &node_ttl::NodeTtl,
     &token_secrets::TokenSecrets,
+    &legacy_tokens::LegacyTokens,
+    &storage_versions::StorageVersions,
     &service_cidrs::ServiceCidrs,
     &service_lb::ServiceLoadBalancers,
 ];

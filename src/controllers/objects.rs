@@ -9,6 +9,8 @@ use apimachinery::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::storage::attach_detach::AttachedVolume;
+
 /// Anything of which only the metadata matters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -66,6 +68,9 @@ pub struct NodeSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
     pub conditions: Vec<Condition>,
+    /// Volumes the kubelet has mounted, or is about to.
+    pub volumes_in_use: Vec<String>,
+    pub volumes_attached: Vec<AttachedVolume>,
 }
 
 /// A condition of a node or a pod.
@@ -132,6 +137,16 @@ pub struct PodSpec {
     /// Only those with a claim.
     #[serde(deserialize_with = "with_claim")]
     pub volumes: Vec<PodVolume>,
+    pub resource_claims: Vec<PodClaim>,
+}
+
+/// A resource claim of a pod: one that is there, or one to be made of a template.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodClaim {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
 }
 
 /// A volume of a pod that has a claim.
@@ -220,6 +235,8 @@ pub struct PodStatus {
     pub conditions: Vec<Condition>,
     pub container_statuses: Vec<ContainerStatus>,
     pub init_container_statuses: Vec<ContainerStatus>,
+    /// The claims made of templates.
+    pub resource_claim_statuses: Vec<PodClaim>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -165,7 +165,7 @@ impl Manager {
             }
             Verdict::GoesNow => {
                 self.event(&pod, format!("Marking for deletion Pod {key}"));
-                evict(context, &pod).await?;
+                evict(context, &pod, &EVICTED).await?;
                 self.pending.lock().remove(uid);
                 Ok(Requeue::No)
             }
@@ -217,12 +217,23 @@ fn since(pod: &Pod, taint: &Taint) -> Time {
         .unwrap_or_else(now)
 }
 
-async fn evict(context: &Context, pod: &Pod) -> Result<(), ClientError> {
+/// What a pod is told in its condition.
+pub struct Told {
+    pub reason: &'static str,
+    pub message: &'static str,
+}
+
+const EVICTED: Told = Told {
+    reason: "DeletionByTaintManager",
+    message: "Taint manager: deleting due to NoExecute taint",
+};
+
+/// Tells the pod why, and deletes it.
+pub async fn evict(context: &Context, pod: &Pod, told: &Told) -> Result<(), ClientError> {
     let meta = &pod.metadata;
     let client = &context.client;
     let condition = json!({
-        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
-        "message": "Taint manager: deleting due to NoExecute taint",
+        "type": "DisruptionTarget", "status": "True", "reason": told.reason, "message": told.message,
         "lastTransitionTime": now_text(), "observedGeneration": meta.generation,
     });
     let patch = Patch::Strategic(

@@ -1,5 +1,6 @@
 //! Controllers of storage: claims are bound to volumes, and neither goes while it is in use.
 
+pub mod attach_detach;
 pub mod attributes_class;
 pub mod binder;
 pub mod ephemeral;

@@ -114,6 +114,73 @@ impl StorageClass {
     }
 }
 
+/// storage.k8s.io/v1 VolumeAttachment: a volume that belongs on a node, and what its driver says of that.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttachment {
+    pub metadata: ObjectMeta,
+    pub spec: AttachmentSpec,
+    pub status: AttachmentStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSpec {
+    pub attacher: String,
+    pub node_name: String,
+    pub source: AttachmentSource,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSource {
+    pub persistent_volume_name: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentStatus {
+    pub attached: bool,
+    pub attach_error: Option<VolumeError>,
+    pub detach_error: Option<VolumeError>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VolumeError {
+    pub time: String,
+    pub message: String,
+}
+
+impl VolumeAttachment {
+    /// The name of its PersistentVolume.
+    pub fn volume(&self) -> &str {
+        &self.spec.source.persistent_volume_name
+    }
+}
+
+/// storage.k8s.io/v1 CSIDriver.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CsiDriver {
+    pub metadata: ObjectMeta,
+    pub spec: CsiDriverSpec,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiDriverSpec {
+    pub attach_required: bool,
+}
+
+impl Default for CsiDriverSpec {
+    fn default() -> Self {
+        CsiDriverSpec {
+            attach_required: true,
+        }
+    }
+}
+
 fn storage(amounts: &BTreeMap<String, String>) -> Option<Quantity> {
     amounts.get("storage")?.parse().ok()
 }
