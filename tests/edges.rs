@@ -11,7 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["apimachinery"]),
     ("apiserver", &["apimachinery", "api", "cel", "store"]),
     ("client", &["apimachinery", "api"]),
-    ("scheduler", &["apimachinery", "api", "client"]),
+    ("scheduler", &["apimachinery", "api", "cel", "client"]),
     ("controllers", &["apimachinery", "api", "cel", "client"]),
     ("kubelet", &["apimachinery", "api", "client"]),
     ("proxy", &["apimachinery", "api", "client"]),

@@ -139,6 +139,91 @@ impl Scheduler {
         }
     }
 
+    /// All nodes that fit, with their scores: for those who have more to say about them.
+    pub fn survey(
+        &mut self,
+        pod: &Pod,
+        profile: &Profile,
+        cluster: &mut Cluster,
+    ) -> Result<Vec<(usize, i64)>, Box<Failure>> {
+        cluster.order();
+        let cluster = &*cluster;
+        let ask = Ask {
+            pod,
+            cluster,
+            args: &profile.args,
+        };
+        let mut error = FitError {
+            nodes: cluster.ordered().len(),
+            ..FitError::default()
+        };
+        if error.nodes == 0 {
+            return Err(Box::new(Failure {
+                error,
+                nomination: Nomination::Keep,
+            }));
+        }
+        let filters = filters(ask, profile, &mut error);
+        let feasible = filters
+            .as_ref()
+            .map(|filters| self.feasible(ask, profile, filters, &mut error));
+        match feasible.filter(|feasible| !feasible.is_empty()) {
+            Some(feasible) => {
+                self.score(ask, profile, &feasible);
+                let totals = self.scratch.totals.iter();
+                Ok(feasible
+                    .iter()
+                    .zip(totals)
+                    .map(|(node, total)| (node.index, *total))
+                    .collect())
+            }
+            None => {
+                let nomination = preemption::run(ask, profile, filters.as_ref(), &mut error);
+                Err(Box::new(Failure { error, nomination }))
+            }
+        }
+    }
+
+    /// The index of a node, if the pod fits it as things are now.
+    pub fn fits(
+        &mut self,
+        pod: &Pod,
+        profile: &Profile,
+        cluster: &Cluster,
+        node: &str,
+    ) -> Option<usize> {
+        let ask = Ask {
+            pod,
+            cluster,
+            args: &profile.args,
+        };
+        let filters = filters(ask, profile, &mut FitError::default())?;
+        let node = cluster.find_node(node)?;
+        let is_among = filters
+            .among
+            .as_ref()
+            .is_none_or(|(names, _)| names.contains(&node.name));
+        (is_among && rejected(ask, &filters, node, &mut self.scratch.why).is_none())
+            .then_some(node.index)
+    }
+
+    /// Whom to evict from the nodes that `error` says may be helped.
+    pub fn preempt(
+        &mut self,
+        pod: &Pod,
+        profile: &Profile,
+        cluster: &Cluster,
+        error: &mut FitError,
+    ) -> Nomination {
+        let ask = Ask {
+            pod,
+            cluster,
+            args: &profile.args,
+        };
+        let filters = filters(ask, profile, &mut FitError::default());
+        preemption::run(ask, profile, filters.as_ref(), error)
+    }
+
     fn feasible<'a>(
         &mut self,
         ask: Ask<'a>,
@@ -190,8 +275,8 @@ impl Scheduler {
         feasible
     }
 
-    /// One with the highest weighted sum of all plugins' scores, by chance.
-    fn best(&mut self, ask: Ask<'_>, profile: &Profile, nodes: &[&NodeInfo]) -> usize {
+    /// The weighted sums of all plugins' scores, into `scratch.totals`.
+    fn score(&mut self, ask: Ask<'_>, profile: &Profile, nodes: &[&NodeInfo]) {
         let Scratch { scores, totals, .. } = &mut self.scratch;
         totals.clear();
         totals.resize(nodes.len(), 0);
@@ -206,6 +291,12 @@ impl Scheduler {
                 *total += score * weight;
             }
         }
+    }
+
+    /// One with the highest score, by chance.
+    fn best(&mut self, ask: Ask<'_>, profile: &Profile, nodes: &[&NodeInfo]) -> usize {
+        self.score(ask, profile, nodes);
+        let totals = &self.scratch.totals;
         let highest = totals.iter().copied().max().unwrap_or(0);
         let best = totals.iter().filter(|total| **total == highest).count();
         let chosen = rand::rng().random_range(0..best.max(1));

@@ -164,6 +164,8 @@ pub enum Change<'a> {
     NominationGone,
     /// A claim, a volume or a class.
     Storage,
+    /// A resource claim, a slice of devices or their class.
+    Devices,
     /// A namespace's labels.
     Namespace,
 }
@@ -178,6 +180,7 @@ pub enum Event {
     PodDeleted,
     NominationGone,
     Storage,
+    Devices,
     Namespace,
 }
 
@@ -191,6 +194,7 @@ impl Change<'_> {
             Change::PodDeleted(_) => Event::PodDeleted,
             Change::NominationGone => Event::NominationGone,
             Change::Storage => Event::Storage,
+            Change::Devices => Event::Devices,
             Change::Namespace => Event::Namespace,
         }
     }

@@ -18,6 +18,8 @@ mod budget;
 mod cluster;
 mod config;
 mod cycle;
+mod devices;
+mod extender;
 mod fit_error;
 mod framework;
 mod node;

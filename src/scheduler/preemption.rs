@@ -24,17 +24,42 @@ pub enum Nomination {
     Keep,
     /// The pod is expected nowhere.
     Clear,
-    /// The pod is expected on this node, once its victims are gone.
-    Set { node: usize, victims: Vec<Arc<Pod>> },
+    /// The pod is expected on this node, once its victims are gone; others would do, too.
+    Set {
+        best: Candidate,
+        others: Vec<Candidate>,
+    },
 }
 
 /// A node with the pods that must go.
-struct Candidate {
-    node: usize,
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub node: usize,
     /// The most important first.
-    victims: Vec<Arc<Pod>>,
+    pub victims: Vec<Arc<Pod>>,
     /// How many of them break a budget.
-    violations: usize,
+    pub violations: usize,
+}
+
+impl Nomination {
+    /// All candidates, the best first, and the nomination again.
+    pub fn into_candidates(self) -> (Self, Vec<Candidate>) {
+        let candidates = match &self {
+            Nomination::Set { best, others } => [best].into_iter().chain(others).cloned().collect(),
+            _ => Vec::new(),
+        };
+        (self, candidates)
+    }
+}
+
+/// The best of the candidates.
+pub fn choose(mut candidates: Vec<Candidate>) -> Option<Nomination> {
+    let places = (0..candidates.len()).min_by(|a, b| compare(&candidates[*a], &candidates[*b]));
+    let best = candidates.swap_remove(places?);
+    Some(Nomination::Set {
+        best,
+        others: candidates,
+    })
 }
 
 /// Pods expected on a node that matter at least as much as the one asked about.
@@ -64,11 +89,8 @@ pub fn run(
     if let Some(filters) = filters {
         candidates = find_candidates(ask, filters, &error.resolvable, &mut reasons);
     }
-    if let Some(best) = candidates.into_iter().min_by(compare) {
-        return Nomination::Set {
-            node: best.node,
-            victims: best.victims,
-        };
+    if let Some(nomination) = choose(candidates) {
+        return nomination;
     }
     let helpless = error.nodes - filters.map_or(0, |_| error.resolvable.len());
     reasons.add("Preemption is not helpful for scheduling", helpless);

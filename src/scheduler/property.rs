@@ -338,7 +338,8 @@ mod decisions {
                         "{possible:?} would fit {value}: {}",
                         failure.error
                     );
-                    if let Nomination::Set { node, victims } = failure.nomination {
+                    if let Nomination::Set { best, .. } = failure.nomination {
+                        let (node, victims) = (best.node, best.victims);
                         self.evict(&parsed, value, node, &victims);
                     }
                 }

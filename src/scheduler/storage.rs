@@ -10,7 +10,17 @@ use api::view::{NodeSelector, ObjectMeta};
 use apimachinery::{Value, selector::LabelSelector};
 use serde::{Deserialize, Serialize};
 
-use crate::resources::{Amount, ResourceList};
+use crate::{
+    devices::{
+        Inventory,
+        view::{
+            AllocatedDevice, ClaimSpec as ClaimOfDevices, DeviceClass, DeviceTaintRule,
+            ResourceSlice,
+        },
+    },
+    plugins::dynamic_resources::ClaimPlan,
+    resources::{Amount, ResourceList},
+};
 
 /// The claim and its volume have found each other, as the volume controller says.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -144,6 +154,27 @@ struct CsiAllocatable {
     count: Option<usize>,
 }
 
+/// storage.k8s.io/v1 VolumeAttachment.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttachment {
+    pub spec: AttachmentSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSpec {
+    pub attacher: String,
+    pub node_name: String,
+    pub source: AttachmentSource,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttachmentSource {
+    pub persistent_volume_name: String,
+}
+
 /// storage.k8s.io/v1 CSIDriver.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -173,6 +204,7 @@ pub struct CsiStorageCapacity {
 #[serde(default)]
 pub struct ResourceClaim {
     pub metadata: ObjectMeta,
+    pub spec: ClaimOfDevices,
     pub status: ResourceClaimStatus,
 }
 
@@ -188,6 +220,13 @@ pub struct ResourceClaimStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Allocation {
     pub node_selector: Option<NodeSelector>,
+    pub devices: AllocatedDevices,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AllocatedDevices {
+    pub results: Vec<AllocatedDevice>,
 }
 
 /// Who may use a claim.
@@ -327,6 +366,15 @@ impl CsiStorageCapacity {
     }
 }
 
+/// A claim with what was decided here.
+struct AssumedClaim {
+    claim: Arc<ResourceClaim>,
+    /// Whether its devices were decided here, too.
+    is_allocated_here: bool,
+    /// The version it was written as.
+    written: Option<u64>,
+}
+
 /// All of them; namespaced ones by `namespace/name`.
 #[derive(Default)]
 pub struct Storage {
@@ -335,7 +383,14 @@ pub struct Storage {
     pub csi_nodes: HashMap<String, Arc<CsiNode>>,
     pub csi_drivers: HashMap<String, Arc<CsiDriver>>,
     pub capacities: HashMap<String, Arc<CsiStorageCapacity>>,
-    pub resource_claims: HashMap<String, Arc<ResourceClaim>>,
+    pub slices: HashMap<String, Arc<ResourceSlice>>,
+    pub device_classes: HashMap<String, Arc<DeviceClass>>,
+    pub device_taint_rules: HashMap<String, Arc<DeviceTaintRule>>,
+    resource_claims: HashMap<String, Arc<ResourceClaim>>,
+    /// Claims as they will be once what was decided here is written and seen.
+    assumed_claims: HashMap<String, AssumedClaim>,
+    /// By node, then by name.
+    attachments: HashMap<String, HashMap<String, Arc<VolumeAttachment>>>,
     volumes: HashMap<String, Arc<PersistentVolume>>,
     volumes_of_class: HashMap<String, BTreeSet<String>>,
     /// Volumes promised to a claim here, by name, and the nodes claims are to be provisioned for.
@@ -372,6 +427,48 @@ impl Storage {
                 .insert(name.into());
             self.volumes.insert(name.into(), volume);
         }
+    }
+
+    /// Puts an attachment, or removes it. Its node never changes.
+    pub fn set_attachment(
+        &mut self,
+        name: &str,
+        old: Option<&VolumeAttachment>,
+        new: Option<Arc<VolumeAttachment>>,
+    ) {
+        if let Some(old) = old
+            && let Some(of_node) = self.attachments.get_mut(&old.spec.node_name)
+        {
+            of_node.remove(name);
+            if of_node.is_empty() {
+                self.attachments.remove(&old.spec.node_name);
+            }
+        }
+        if let Some(new) = new {
+            let of_node = self
+                .attachments
+                .entry(new.spec.node_name.clone())
+                .or_default();
+            of_node.insert(name.into(), new);
+        }
+    }
+
+    /// The CSI volumes attached to a node, whether or not a pod there needs them: driver and handle.
+    pub fn attached_to<'a>(&'a self, node: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let attachments = self
+            .attachments
+            .get(node)
+            .into_iter()
+            .flat_map(HashMap::values);
+        attachments.filter_map(|one| {
+            let csi = self
+                .volumes
+                .get(&one.spec.source.persistent_volume_name)?
+                .spec
+                .csi
+                .as_ref()?;
+            Some((one.spec.attacher.as_str(), csi.volume_handle.as_str()))
+        })
     }
 
     /// The smallest volume the claim can have on a node, none of `taken` (FindMatchingVolume). One that is meant for
@@ -436,5 +533,88 @@ impl Storage {
     pub fn forget(&mut self, claim: &str) {
         self.promised.retain(|_, other| other != claim);
         self.provisioned_for.remove(claim);
+    }
+
+    /// A claim, with what was decided here.
+    pub fn resource_claim(&self, key: &str) -> Option<&Arc<ResourceClaim>> {
+        let known = self.resource_claims.get(key)?;
+        Some(
+            self.assumed_claims
+                .get(key)
+                .map_or(known, |assumed| &assumed.claim),
+        )
+    }
+
+    /// Puts a claim as the API has it, or removes it. What was decided here stays until the API shows it.
+    pub fn set_resource_claim(&mut self, key: &str, claim: Option<Arc<ResourceClaim>>) {
+        let Some(claim) = claim else {
+            self.resource_claims.remove(key);
+            self.assumed_claims.remove(key);
+            return;
+        };
+        self.resource_claims.insert(key.into(), claim);
+        self.drop_if_seen(key);
+    }
+
+    /// Whether devices decided here are still to be written.
+    pub fn is_being_allocated(&self, key: &str) -> bool {
+        let assumed = self.assumed_claims.get(key);
+        assumed.is_some_and(|one| one.is_allocated_here && one.written.is_none())
+    }
+
+    /// Notes what a claim is given and for whom, until `forget_claim`, or `claim_written` and the API shows it.
+    pub fn assume_claim(&mut self, plan: &ClaimPlan, consumer: Consumer) {
+        let mut claim = ResourceClaim::clone(&plan.claim);
+        claim.status.reserved_for.push(consumer);
+        if let Some(allocation) = &plan.allocation {
+            claim.status.allocation = Allocation::deserialize(allocation).ok();
+        }
+        let assumed = AssumedClaim {
+            claim: Arc::new(claim),
+            is_allocated_here: plan.allocation.is_some(),
+            written: None,
+        };
+        self.assumed_claims
+            .insert(plan.claim.metadata.key(), assumed);
+    }
+
+    /// What was decided for a claim is in the API, as this version.
+    pub fn claim_written(&mut self, key: &str, version: &str) {
+        if let Some(assumed) = self.assumed_claims.get_mut(key) {
+            assumed.written = Some(version.parse().unwrap_or(0));
+        }
+        self.drop_if_seen(key);
+    }
+
+    /// Takes back what was decided for a claim.
+    pub fn forget_claim(&mut self, key: &str) {
+        self.assumed_claims.remove(key);
+    }
+
+    fn drop_if_seen(&mut self, key: &str) {
+        let (Some(assumed), Some(known)) =
+            (self.assumed_claims.get(key), self.resource_claims.get(key))
+        else {
+            return;
+        };
+        let seen: u64 = known.metadata.resource_version.parse().unwrap_or(u64::MAX);
+        if assumed.written.is_some_and(|written| seen >= written) {
+            self.assumed_claims.remove(key);
+        }
+    }
+
+    /// All devices, and what claims have of them.
+    pub fn inventory(&self) -> Inventory {
+        let rules: Vec<_> = self.device_taint_rules.values().cloned().collect();
+        let claims = self
+            .resource_claims
+            .keys()
+            .filter_map(|key| self.resource_claim(key));
+        let allocations = claims.filter_map(|claim| claim.status.allocation.as_ref());
+        Inventory::new(
+            self.slices.values(),
+            &rules,
+            allocations.flat_map(|one| &one.devices.results),
+        )
     }
 }

@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     r::{
-        CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, NAMESPACES, NODES, PERSISTENTVOLUMECLAIMS,
-        PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS, REPLICATIONCONTROLLERS,
-        RESOURCECLAIMS, SERVICES, STATEFULSETS, STORAGECLASSES,
+        CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, DEVICECLASSES, DEVICETAINTRULES, NAMESPACES,
+        NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS,
+        REPLICATIONCONTROLLERS, RESOURCECLAIMS, RESOURCESLICES, SERVICES, STATEFULSETS,
+        STORAGECLASSES, VOLUMEATTACHMENTS,
     },
     view::ObjectMeta,
 };
@@ -17,13 +18,14 @@ use tokio::time::Instant;
 
 use crate::{
     budget::PodDisruptionBudget,
+    devices::view::{DeviceClass, DeviceTaintRule, ResourceSlice},
     framework::Change,
     node::Node,
     pod::Pod,
     run::Shared,
     storage::{
         CsiDriver, CsiNode, CsiStorageCapacity, PersistentVolume, PersistentVolumeClaim,
-        ResourceClaim, Storage, StorageClass,
+        ResourceClaim, Storage, StorageClass, VolumeAttachment,
     },
 };
 
@@ -60,7 +62,11 @@ pub struct Informers {
     csi_nodes: Informer<CsiNode>,
     csi_drivers: Informer<CsiDriver>,
     capacities: Informer<CsiStorageCapacity>,
+    attachments: Informer<VolumeAttachment>,
     resource_claims: Informer<ResourceClaim>,
+    slices: Informer<ResourceSlice>,
+    device_classes: Informer<DeviceClass>,
+    device_taint_rules: Informer<DeviceTaintRule>,
 }
 
 impl Informers {
@@ -93,7 +99,11 @@ impl Informers {
             csi_nodes: all(factory, &CSINODES),
             csi_drivers: all(factory, &CSIDRIVERS),
             capacities: all(factory, &CSISTORAGECAPACITIES),
+            attachments: all(factory, &VOLUMEATTACHMENTS),
             resource_claims: all(factory, &RESOURCECLAIMS),
+            slices: all(factory, &RESOURCESLICES),
+            device_classes: all(factory, &DEVICECLASSES),
+            device_taint_rules: all(factory, &DEVICETAINTRULES),
         }
     }
 
@@ -112,7 +122,11 @@ impl Informers {
         self.csi_nodes.wait_synced().await;
         self.csi_drivers.wait_synced().await;
         self.capacities.wait_synced().await;
+        self.attachments.wait_synced().await;
         self.resource_claims.wait_synced().await;
+        self.slices.wait_synced().await;
+        self.device_classes.wait_synced().await;
+        self.device_taint_rules.wait_synced().await;
     }
 
     /// Brings everything into `shared`, now and from now on. Pods come last, so that they find all else.
@@ -161,9 +175,34 @@ impl Informers {
         feed_storage(&self.capacities, shared, |storage, delta| {
             put(&mut storage.capacities, delta)
         });
-        feed_storage(&self.resource_claims, shared, |storage, delta| {
-            put(&mut storage.resource_claims, delta)
+        feed_storage(&self.attachments, shared, |storage, delta| {
+            storage.set_attachment(&delta.key, delta.old.as_deref(), delta.new.clone())
         });
+        self.feed_devices(shared);
+    }
+
+    fn feed_devices(&self, shared: &Arc<Shared>) {
+        feed_as(
+            &self.resource_claims,
+            shared,
+            Change::Devices,
+            |storage, delta| storage.set_resource_claim(&delta.key, delta.new.clone()),
+        );
+        feed_as(&self.slices, shared, Change::Devices, |storage, delta| {
+            put(&mut storage.slices, delta)
+        });
+        feed_as(
+            &self.device_classes,
+            shared,
+            Change::Devices,
+            |storage, delta| put(&mut storage.device_classes, delta),
+        );
+        feed_as(
+            &self.device_taint_rules,
+            shared,
+            Change::Devices,
+            |storage, delta| put(&mut storage.device_taint_rules, delta),
+        );
     }
 }
 
@@ -172,12 +211,18 @@ fn feed_storage<T: Send + Sync + 'static>(
     shared: &Arc<Shared>,
     apply: fn(&mut Storage, &Delta<T>),
 ) {
+    feed_as(from, shared, Change::Storage, apply);
+}
+
+fn feed_as<T: Send + Sync + 'static>(
+    from: &Informer<T>,
+    shared: &Arc<Shared>,
+    change: Change<'static>,
+    apply: fn(&mut Storage, &Delta<T>),
+) {
     let to = shared.clone();
     from.add_handler(move |delta| {
-        to.change(
-            |state| apply(&mut state.cluster.storage, delta),
-            &Change::Storage,
-        );
+        to.change(|state| apply(&mut state.cluster.storage, delta), &change);
         to.storage_changes.send_replace(());
     });
 }

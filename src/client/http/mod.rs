@@ -4,6 +4,7 @@
 //! A broken connection fails what was on it; the next request makes a new one, and of many that wait for it only one
 //! dials. A request that certainly was not sent is sent again. Pings find a peer that is gone without a word.
 
+mod post;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -33,6 +34,7 @@ use crate::{
     BoxBody, Client, ClientError, Result, Transport, boxed,
     config::{ConfigError, RestConfig},
 };
+pub use post::{Endpoint, PostError};
 use tls::Tls;
 use token::TokenSource;
 

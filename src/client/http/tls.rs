@@ -63,6 +63,17 @@ impl Tls {
         Ok(stream)
     }
 
+    /// The same for a server that speaks HTTP/1.1.
+    pub(super) async fn connect_http1(
+        &self,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, BoxError> {
+        let mut config = ClientConfig::clone(&self.config());
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        Ok(connector.connect(self.name.clone(), stream).await?)
+    }
+
     /// The present configuration. Files that are half replaced keep the old one in use.
     fn config(&self) -> Arc<ClientConfig> {
         let mut current = self.current.lock();

@@ -7,7 +7,7 @@ use apimachinery::{Value, time::parse_go_duration};
 use serde::Deserialize;
 
 use super::{SchedulerConfig, arguments, plugin_sets};
-use crate::profile::Profile;
+use crate::{extender::ExtenderConfig, profile::Profile};
 
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
@@ -70,7 +70,7 @@ struct File {
     #[serde(default)]
     profiles: Vec<RawProfile>,
     #[serde(default)]
-    extenders: Vec<Value>,
+    extenders: Vec<ExtenderConfig>,
 }
 
 #[derive(Default, Deserialize)]
@@ -120,7 +120,7 @@ struct RawPluginConfig {
 ///
 /// # Errors
 ///
-/// What upstream refuses, and what is asked for that is not there: extenders, and plugins of other builds.
+/// What upstream refuses, and what is asked for that is not there: plugins of other builds.
 pub fn load(text: &str) -> Result<Loaded, ConfigError> {
     let value = apimachinery::codec::yaml::decode(text.as_bytes())
         .map_err(|error| ConfigError::Syntax(error.to_string()))?
@@ -145,12 +145,7 @@ pub fn load(text: &str) -> Result<Loaded, ConfigError> {
             "should be an integer value greater than zero",
         ));
     }
-    if !file.extenders.is_empty() {
-        return Err(ConfigError::invalid(
-            "extenders",
-            "HTTP extenders are not supported",
-        ));
-    }
+    check_extenders(&file.extenders)?;
     let defaults = SchedulerConfig::default();
     let percentage = percentage(
         "percentageOfNodesToScore",
@@ -180,10 +175,56 @@ pub fn load(text: &str) -> Result<Loaded, ConfigError> {
             profile.percentage_of_nodes_to_score = percentage;
         }
     }
+    let managed = file.extenders.iter().flat_map(|one| &one.managed_resources);
+    let uncounted: Vec<&str> = managed
+        .filter(|one| one.ignored_by_scheduler)
+        .map(|one| one.name.as_str())
+        .collect();
+    for profile in &mut config.profiles {
+        let ignored = &mut profile.args.fit.ignored_resources;
+        ignored.extend(uncounted.iter().map(ToString::to_string));
+    }
+    config.extenders = file.extenders;
     Ok(Loaded {
         config,
         kubeconfig: file.client_connection.kubeconfig,
     })
+}
+
+/// What upstream's ValidateKubeSchedulerConfiguration refuses of extenders.
+fn check_extenders(extenders: &[ExtenderConfig]) -> Result<(), ConfigError> {
+    let mut binders = 0;
+    let mut managed = BTreeSet::new();
+    for (index, extender) in extenders.iter().enumerate() {
+        let field = |name: &str| format!("extenders[{index}].{name}");
+        if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+            let problem = format!(
+                "{}: must have a positive weight applied to it",
+                extender.weight
+            );
+            return Err(ConfigError::invalid(field("weight"), problem));
+        }
+        if extender.timeout().is_none() {
+            return Err(ConfigError::invalid(field("httpTimeout"), "is no duration"));
+        }
+        binders += usize::from(!extender.bind_verb.is_empty());
+        for resource in &extender.managed_resources {
+            if !managed.insert(&resource.name) {
+                let problem = format!(
+                    "Invalid value: {:?}: duplicate extender managed resource name",
+                    resource.name
+                );
+                return Err(ConfigError::invalid(field("managedResources"), problem));
+            }
+        }
+    }
+    if binders > 1 {
+        let problem = format!(
+            "Invalid value: found {binders} extenders implementing bind: only one extender can implement bind"
+        );
+        return Err(ConfigError::invalid("extenders", problem));
+    }
+    Ok(())
 }
 
 fn leader(raw: LeaderElection, defaults: SchedulerConfig) -> Result<SchedulerConfig, ConfigError> {
@@ -400,6 +441,38 @@ profiles:
     }
 
     #[test]
+    fn extenders_are_read_and_what_they_count_is_not_counted_here() {
+        let loaded = read(
+            "
+extenders:
+- urlPrefix: https://extender.example:8443/scheduler
+  filterVerb: filter
+  prioritizeVerb: prioritize
+  weight: 3
+  enableHTTPS: true
+  tlsConfig: {insecure: true}
+  httpTimeout: 2s
+  nodeCacheCapable: true
+  ignorable: true
+  managedResources:
+  - {name: example.com/gpu, ignoredByScheduler: true}
+  - {name: example.com/fpga}
+",
+        )
+        .unwrap();
+        let extender = &loaded.config.extenders[0];
+        assert_eq!(
+            (extender.weight, extender.timeout()),
+            (3, Some(Duration::from_secs(2)))
+        );
+        assert!(extender.node_cache_capable && extender.ignorable);
+        assert_eq!(
+            loaded.config.profiles[0].args.fit.ignored_resources,
+            ["example.com/gpu"]
+        );
+    }
+
+    #[test]
     fn what_upstream_refuses_is_refused() {
         let plugins =
             |point: &str, what: &str| format!("profiles: [{{plugins: {{{point}: {what}}}}}]");
@@ -410,7 +483,15 @@ profiles:
             ("podInitialBackoffSeconds: 60".into(), "podMaxBackoffSeconds: must be greater than or equal"),
             ("leaderElection: {leaseDuration: 5s}".into(), "LeaseDuration must be greater than RenewDeadline"),
             ("nonsense: 1".into(), "strict decoding error: unknown field `nonsense`"),
-            ("extenders: [{urlPrefix: http://x}]".into(), "extenders"),
+            (
+                "extenders: [{urlPrefix: http://x, prioritizeVerb: p}]".into(),
+                "extenders[0].weight: 0: must have a positive weight applied to it",
+            ),
+            (
+                "extenders: [{urlPrefix: http://x, bindVerb: b}, {urlPrefix: http://y, bindVerb: b}]".into(),
+                "found 2 extenders implementing bind",
+            ),
+            ("extenders: [{urlPrefix: http://x, httpTimeout: soon}]".into(), "httpTimeout"),
             ("profiles: [{schedulerName: a}, {schedulerName: a}]".into(), "Duplicate value: \"a\""),
             (plugins("filter", "{enabled: [{name: Foo}]}"), "filter plugin \"Foo\" does not exist"),
             (plugins("multiPoint", "{enabled: [{name: Foo}]}"), "multiPoint plugin \"Foo\" does not exist"),

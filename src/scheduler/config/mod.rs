@@ -6,7 +6,7 @@ mod plugin_sets;
 
 use std::time::Duration;
 
-use crate::profile::Profile;
+use crate::{extender::ExtenderConfig, profile::Profile};
 
 pub use file::{ConfigError, Loaded, load};
 
@@ -30,6 +30,8 @@ pub struct SchedulerConfig {
     pub pod_max_backoff: Duration,
     /// `--pod-max-in-unschedulable-pods-duration`: a pod that nothing helped for so long is tried again.
     pub pod_max_unschedulable: Duration,
+    /// Programs of others that have a say.
+    pub extenders: Vec<ExtenderConfig>,
 }
 
 impl Default for SchedulerConfig {
@@ -46,6 +48,7 @@ impl Default for SchedulerConfig {
             pod_initial_backoff: Duration::from_secs(1),
             pod_max_backoff: Duration::from_secs(10),
             pod_max_unschedulable: Duration::from_secs(300),
+            extenders: Vec::new(),
         }
     }
 }

@@ -1,32 +1,46 @@
-//! DynamicResources: pods with resource claims (KEP-4381) run where the claims' devices are.
+//! DynamicResources: pods with resource claims (KEP-4381) run where the claims' devices are, or where there are devices
+//! for those that have none yet.
 //!
-//! Claims are not allocated here: a pod whose claims nobody has allocated fits no node, in upstream's words for claims
-//! that cannot be. Allocated ones are reserved for the pod before it is bound.
+//! Filter tries the allocation on each node and throws it away; `reserve` decides it for the node that was chosen and
+//! notes it as assumed, so that no other pod is given the same devices before the API shows it.
 
-use std::sync::Arc;
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
+
+use apimachinery::Value;
 
 use crate::{
     cluster::Cluster,
+    devices::{self, Inventory, Request},
     framework::{Ask, Change, Event, Filter, Plugin, Rejection},
-    node::NodeInfo,
+    node::{Node, NodeInfo},
     pod::Pod,
-    storage::ResourceClaim,
+    storage::{Consumer, ResourceClaim},
 };
 
 /// As many pods may share a claim (ResourceClaimReservedForMaxSize).
 const MAX_CONSUMERS: usize = 256;
+const NAME: &str = "DynamicResources";
+const UNAVAILABLE: &str = "resourceclaim not available on the node";
+const NOT_ALLOCATED: &str = "cannot allocate all claims";
 
 pub struct DynamicResources;
 
+/// What must be written into a claim before its pod is bound.
+#[derive(Clone, Debug)]
+pub struct ClaimPlan {
+    /// As it was when this was decided.
+    pub claim: Arc<ResourceClaim>,
+    /// `status.allocation`, of one that has none.
+    pub allocation: Option<Value>,
+}
+
 /// The claims of the pod, or why it cannot run anywhere.
 fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<ResourceClaim>>, String> {
+    let storage = &cluster.storage;
     let mut claims = Vec::new();
     for name in pod.resource_claims.iter().flatten() {
-        let Some(claim) = cluster
-            .storage
-            .resource_claims
-            .get(&format!("{}/{name}", pod.namespace))
-        else {
+        let key = format!("{}/{name}", pod.namespace);
+        let Some(claim) = storage.resource_claim(&key) else {
             return Err(format!("resourceclaim \"{name}\" not found"));
         };
         if claim.metadata.is_deleting() {
@@ -34,6 +48,11 @@ fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<ResourceClaim>>, Strin
         }
         let consumers = &claim.status.reserved_for;
         let is_ours = consumers.iter().any(|one| *one.uid == *pod.uid);
+        if !is_ours && storage.is_being_allocated(&key) {
+            return Err(format!(
+                "resource claim {key} is in the process of being allocated"
+            ));
+        }
         if !is_ours && consumers.len() >= MAX_CONSUMERS {
             return Err(format!("resourceclaim \"{name}\" in use"));
         }
@@ -42,23 +61,134 @@ fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<ResourceClaim>>, Strin
     Ok(claims)
 }
 
-/// The claims that must be reserved for the pod before it is bound.
-pub fn reserve(pod: &Pod, cluster: &Cluster) -> Vec<Arc<ResourceClaim>> {
-    let claims = claims(pod, cluster).unwrap_or_default().into_iter();
-    claims
-        .filter(|claim| {
-            claim
+/// The pod's claims parted, and what there is for those without devices.
+struct Wanted {
+    allocated: Vec<Arc<ResourceClaim>>,
+    open: Vec<Arc<ResourceClaim>>,
+    requests: Vec<Request>,
+    inventory: Inventory,
+    known: RefCell<HashMap<(usize, usize, usize), Result<bool, String>>>,
+}
+
+impl Wanted {
+    fn of(pod: &Pod, cluster: &Cluster) -> Result<Self, String> {
+        let all = claims(pod, cluster)?.into_iter();
+        let (allocated, open): (Vec<_>, Vec<_>) =
+            all.partition(|claim| claim.status.allocation.is_some());
+        let requests = Request::all(&open, &cluster.storage.device_classes)?;
+        let inventory = if requests.is_empty() {
+            Inventory::default()
+        } else {
+            cluster.storage.inventory()
+        };
+        Ok(Wanted {
+            allocated,
+            open,
+            requests,
+            inventory,
+            known: RefCell::default(),
+        })
+    }
+
+    /// The allocations of the open claims on a node, or why it will not do.
+    fn on(&self, node: &Node) -> Result<Vec<Value>, Rejection> {
+        for claim in &self.allocated {
+            let allocation = claim.status.allocation.as_ref();
+            let selector = allocation.and_then(|one| one.node_selector.as_ref());
+            if selector.is_some_and(|selector| !selector.matches(&node.name, &node.labels)) {
+                return Err(Rejection::unresolvable(UNAVAILABLE));
+            }
+        }
+        if self.open.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ask = devices::Ask {
+            claims: &self.open,
+            requests: &self.requests,
+            inventory: &self.inventory,
+            known: &self.known,
+        };
+        match devices::allocate(&ask, &node.name, &node.labels) {
+            Ok(Some(allocations)) => Ok(allocations),
+            Ok(None) => Err(Rejection::unresolvable(NOT_ALLOCATED)),
+            Err(why) => Err(Rejection::unresolvable(why)),
+        }
+    }
+}
+
+/// Decides what the pod's claims are given on its node, and notes it until the API shows it.
+pub fn reserve(pod: &Pod, cluster: &mut Cluster, node: usize) -> Vec<ClaimPlan> {
+    if pod.resource_claims.is_empty() {
+        return Vec::new();
+    }
+    let (Ok(wanted), Some(node)) = (Wanted::of(pod, cluster), &cluster.node(node).node) else {
+        return Vec::new();
+    };
+    let allocations = wanted.on(node).unwrap_or_default();
+    let open = wanted.open.iter().cloned().zip(allocations);
+    let open = open.map(|(claim, allocation)| ClaimPlan {
+        claim,
+        allocation: Some(allocation),
+    });
+    let unreserved = wanted.allocated.iter().filter(|claim| {
+        claim
+            .status
+            .reserved_for
+            .iter()
+            .all(|one| *one.uid != *pod.uid)
+    });
+    let unreserved = unreserved.cloned().map(|claim| ClaimPlan {
+        claim,
+        allocation: None,
+    });
+    let plans: Vec<ClaimPlan> = open.chain(unreserved).collect();
+    for plan in &plans {
+        cluster.storage.assume_claim(plan, consumer(pod));
+    }
+    plans
+}
+
+/// The pod as one who uses a claim.
+pub fn consumer(pod: &Pod) -> Consumer {
+    Consumer {
+        resource: "pods".into(),
+        name: pod.name.clone(),
+        uid: pod.uid.to_string(),
+        ..Consumer::default()
+    }
+}
+
+/// A claim of a pod that fits nowhere, whose devices bind it to nodes where the pod cannot run: giving them up may help
+/// (PostFilter). Only one that nobody else uses.
+pub fn release(
+    pod: &Pod,
+    cluster: &Cluster,
+    rejected_by: &std::collections::BTreeSet<&'static str>,
+) -> Option<Arc<ResourceClaim>> {
+    if !rejected_by.contains(NAME) {
+        return None;
+    }
+    let mut all = claims(pod, cluster).ok()?.into_iter();
+    all.find(|claim| {
+        let is_bound_to_nodes = claim
+            .status
+            .allocation
+            .as_ref()
+            .is_some_and(|one| one.node_selector.is_some());
+        let key = claim.metadata.key();
+        is_bound_to_nodes
+            && !cluster.storage.is_being_allocated(&key)
+            && claim
                 .status
                 .reserved_for
                 .iter()
-                .all(|one| *one.uid != *pod.uid)
-        })
-        .collect()
+                .all(|one| *one.uid == *pod.uid)
+    })
 }
 
 impl Plugin for DynamicResources {
     fn name(&self) -> &'static str {
-        "DynamicResources"
+        NAME
     }
 
     /// A claim made from a template must have been made.
@@ -76,33 +206,26 @@ impl Plugin for DynamicResources {
         if ask.pod.resource_claims.is_empty() {
             return Filter::Skip;
         }
-        let claims = match claims(ask.pod, ask.cluster) {
-            Ok(claims) => claims,
+        let wanted = match Wanted::of(ask.pod, ask.cluster) {
+            Ok(wanted) => wanted,
             Err(reason) => return Filter::Reject(Rejection::unresolvable(reason)),
         };
         Filter::check(move |info: &NodeInfo, why: &mut Vec<Rejection>| {
-            let Some(node) = &info.node else { return };
-            for claim in &claims {
-                let Some(allocation) = &claim.status.allocation else {
-                    return why.push(Rejection::unresolvable("cannot allocate all claims"));
-                };
-                let selector = allocation.node_selector.as_ref();
-                if selector.is_some_and(|selector| !selector.matches(&node.name, &node.labels)) {
-                    return why.push(Rejection::unresolvable(
-                        "resourceclaim not available on the node",
-                    ));
-                }
+            if let Some(node) = &info.node
+                && let Err(rejection) = wanted.on(node)
+            {
+                why.push(rejection);
             }
         })
     }
 
     fn events(&self) -> &'static [Event] {
-        &[Event::NodeAdded, Event::NodeUpdated, Event::Storage]
+        &[Event::NodeAdded, Event::NodeUpdated, Event::Devices]
     }
 
     fn may_help(&self, _: &Pod, change: &Change<'_>) -> bool {
         match change {
-            Change::Storage | Change::NodeAdded(_) => true,
+            Change::Devices | Change::NodeAdded(_) => true,
             Change::NodeUpdated { old, new } => old.labels != new.labels,
             _ => false,
         }
@@ -115,6 +238,41 @@ mod tests {
 
     use super::*;
     use crate::{cluster::testing::*, plugins::testing::verdict, pod::pod};
+
+    fn with_claim(name: &str) -> Value {
+        let mut value = mk_pod(name);
+        value["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": name}]);
+        value
+    }
+
+    fn put(cluster: &mut Cluster, name: &str, spec: Value, status: Value) {
+        let meta = json!({"name": name, "namespace": "default", "resourceVersion": "5"});
+        let claim = json!({"metadata": meta, "spec": spec, "status": status});
+        let claim: ResourceClaim = serde_json::from_value(claim).unwrap();
+        cluster
+            .storage
+            .set_resource_claim(&format!("default/{name}"), Some(Arc::new(claim)));
+    }
+
+    fn two_nodes_one_device() -> Cluster {
+        let mut cluster = cluster(&[mk_node("a"), mk_node("b")], &[]);
+        let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.io", "nodeName": "b",
+            "pool": {"name": "b", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d1"}]}});
+        cluster
+            .storage
+            .slices
+            .insert("s".into(), Arc::new(serde_json::from_value(slice).unwrap()));
+        let class = json!({"metadata": {"name": "any"}});
+        cluster.storage.device_classes.insert(
+            "any".into(),
+            Arc::new(serde_json::from_value(class).unwrap()),
+        );
+        cluster
+    }
+
+    fn one_device() -> Value {
+        json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1}}]}})
+    }
 
     #[test]
     fn a_pod_runs_where_its_allocated_claims_are() {
@@ -129,33 +287,79 @@ mod tests {
         let told =
             |cluster: &Cluster, node| verdict(&DynamicResources, cluster, value.clone(), node);
         assert_eq!(told(&cluster, "a"), ["resourceclaim \"p-gpu-x\" not found"]);
-        let put = |cluster: &mut Cluster, status| {
-            let claim =
-                json!({"metadata": {"name": "p-gpu-x", "namespace": "default"}, "status": status});
-            let claim = Arc::new(serde_json::from_value(claim).unwrap());
-            cluster
-                .storage
-                .resource_claims
-                .insert("default/p-gpu-x".into(), claim);
-        };
-        put(&mut cluster, json!({}));
-        assert_eq!(told(&cluster, "a"), ["cannot allocate all claims"]);
+        put(&mut cluster, "p-gpu-x", one_device(), json!({}));
+        assert_eq!(
+            told(&cluster, "a"),
+            ["request r: device class any does not exist"]
+        );
         let only_b = json!({"nodeSelectorTerms": [{"matchFields": [
             {"key": "metadata.name", "operator": "In", "values": ["b"]}]}]});
         put(
             &mut cluster,
+            "p-gpu-x",
+            one_device(),
             json!({"allocation": {"nodeSelector": only_b}}),
         );
-        assert_eq!(
-            told(&cluster, "a"),
-            ["resourceclaim not available on the node"]
-        );
+        assert_eq!(told(&cluster, "a"), [UNAVAILABLE]);
         assert!(told(&cluster, "b").is_empty());
-        assert_eq!(reserve(&pod(value.clone()), &cluster).len(), 1);
-        put(
-            &mut cluster,
-            json!({"allocation": {}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "p"}]}),
+        let index = cluster.find_node("b").unwrap().index;
+        let plans = reserve(&pod(value.clone()), &mut cluster, index);
+        assert!(plans.len() == 1 && plans[0].allocation.is_none());
+        assert!(reserve(&pod(value.clone()), &mut cluster, index).is_empty());
+    }
+
+    #[test]
+    fn a_device_is_given_to_one_pod_even_before_the_api_shows_it() {
+        let mut cluster = two_nodes_one_device();
+        for name in ["p", "q"] {
+            put(&mut cluster, name, one_device(), json!({}));
+        }
+        let told = |cluster: &Cluster, name: &str, node: &str| {
+            verdict(&DynamicResources, cluster, with_claim(name), node)
+        };
+        assert_eq!(told(&cluster, "p", "a"), [NOT_ALLOCATED]);
+        assert!(told(&cluster, "p", "b").is_empty());
+        let index = cluster.find_node("b").unwrap().index;
+        let plan = reserve(&pod(with_claim("p")), &mut cluster, index).remove(0);
+        let allocation = plan.allocation.clone().unwrap();
+        assert_eq!(allocation["devices"]["results"][0]["device"], "d1");
+        assert_eq!(told(&cluster, "q", "b"), [NOT_ALLOCATED]);
+        // Another pod with the same claim waits until it is written.
+        let mut same = with_claim("other");
+        same["spec"]["resourceClaims"][0]["resourceClaimName"] = json!("p");
+        let why = "resource claim default/p is in the process of being allocated";
+        assert_eq!(
+            verdict(&DynamicResources, &cluster, same.clone(), "b"),
+            [why]
         );
-        assert!(reserve(&pod(value.clone()), &cluster).is_empty());
+        cluster.storage.claim_written("default/p", "7");
+        // A version from before the write does not undo it.
+        put(&mut cluster, "p", one_device(), json!({}));
+        assert_eq!(told(&cluster, "q", "b"), [NOT_ALLOCATED]);
+        assert!(verdict(&DynamicResources, &cluster, same, "b").is_empty());
+        // It failed: the device is free again.
+        cluster.storage.forget_claim("default/p");
+        assert!(told(&cluster, "q", "b").is_empty());
+    }
+
+    #[test]
+    fn a_claim_that_binds_its_only_pod_to_a_node_that_will_not_do_is_released() {
+        let mut cluster = two_nodes_one_device();
+        let selector = json!({"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]});
+        let ours = json!({"resource": "pods", "name": "p", "uid": "p"});
+        let other = json!({"resource": "pods", "name": "q", "uid": "q"});
+        let by = |names: &[&'static str]| names.iter().copied().collect();
+        for (consumers, rejected_by, expected) in [
+            (json!([ours]), by(&[NAME]), true),
+            (json!([]), by(&[NAME]), true),
+            (json!([ours, other]), by(&[NAME]), false),
+            (json!([ours]), by(&["NodeResourcesFit"]), false),
+        ] {
+            let status =
+                json!({"allocation": {"nodeSelector": selector}, "reservedFor": consumers});
+            put(&mut cluster, "p", one_device(), status);
+            let released = release(&pod(with_claim("p")), &cluster, &rejected_by);
+            assert_eq!(released.is_some(), expected, "{consumers}");
+        }
     }
 }

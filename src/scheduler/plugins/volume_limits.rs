@@ -1,4 +1,5 @@
-//! NodeVolumeLimits: a node takes only so many volumes of a CSI driver.
+//! NodeVolumeLimits: a node takes only so many volumes of a CSI driver. Those count that its pods use, and those that
+//! are attached to it still or already.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,6 +41,9 @@ fn is_over(new: &[(&str, String)], info: &NodeInfo, cluster: &Cluster) -> bool {
         .flat_map(|pod| volumes(pod, &cluster.storage))
     {
         used.entry(driver).or_default().insert(volume);
+    }
+    for (driver, volume) in cluster.storage.attached_to(&info.name) {
+        used.entry(driver).or_default().insert(volume.into());
     }
     let mut wanted: HashMap<&str, HashSet<&str>> = HashMap::new();
     for (driver, volume) in new {
@@ -129,5 +133,18 @@ mod tests {
             let why = verdict(&NodeVolumeLimits, &cluster, with("p", claim), node);
             assert_eq!(why.is_empty(), fits, "{claim} {node}");
         }
+        // Attached still, though no pod there uses it.
+        let attachment = json!({"spec": {"attacher": "d", "nodeName": "b", "source": {"persistentVolumeName": "v1"}}});
+        let attachment: crate::storage::VolumeAttachment =
+            serde_json::from_value(attachment).unwrap();
+        cluster
+            .storage
+            .set_attachment("x", None, Some(Arc::new(attachment.clone())));
+        let fits = |cluster: &crate::cluster::Cluster, claim| {
+            verdict(&NodeVolumeLimits, cluster, with("p", claim), "b").is_empty()
+        };
+        assert!(!fits(&cluster, "c2") && fits(&cluster, "c1"));
+        cluster.storage.set_attachment("x", Some(&attachment), None);
+        assert!(fits(&cluster, "c2"));
     }
 }

@@ -31,13 +31,10 @@ fn fail(cluster: &mut Cluster, value: Value) -> Failure {
 #[track_caller]
 fn check(cluster: &mut Cluster, value: Value, node: &str, victims: &[&str]) {
     let Failure { error, nomination } = fail(cluster, value);
-    let Nomination::Set {
-        node: index,
-        victims: found,
-    } = nomination
-    else {
+    let Nomination::Set { best, .. } = nomination else {
         panic!("nobody is evicted: {error}")
     };
+    let (index, found) = (best.node, best.victims);
     let mut found: Vec<&str> = found.iter().map(|pod| pod.name.as_str()).collect();
     found.sort_unstable();
     assert_eq!(

@@ -1,12 +1,15 @@
 //! Runs the scheduler: one cycle after the other, bindings, evictions and status writes beside them.
 
+mod extend;
 mod volumes;
 mod writes;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use api::r::NODES;
+use apimachinery::Value;
 use client::{
-    Client, ClientError, Factory,
+    Client, ClientError, Factory, Selectors,
     events::{EventKind, ObjectReference, Recorder, Source},
     leader::{LeaderConfig, LeaderElector},
 };
@@ -22,19 +25,21 @@ use crate::{
     cluster::Cluster,
     config::SchedulerConfig,
     cycle::{Failure, Scheduler},
+    extender::Extender,
     fit_error::FitError,
     framework::Change,
     plugins::{
-        dynamic_resources,
+        dynamic_resources::{self, ClaimPlan},
         volume_binding::{self, VolumePlan},
     },
     pod::Pod,
-    preemption::Nomination,
+    preemption::{Candidate, Nomination},
     profile::Profile,
     queue::{QueuedPod, SchedulingQueue},
     storage::ResourceClaim,
     watch::Informers,
 };
+use extend::{Surveyed, Unfit};
 use volumes::VolumeError;
 
 /// Writes under way at a time; more pods wait for one to end. As many as the streams of a few connections.
@@ -125,8 +130,16 @@ pub async fn run(
         return Err(Error::Config("there is no profile".into()));
     };
     let recorder = first.recorder.clone();
+    let extenders = config.extenders.iter().cloned().map(Extender::new);
+    let extenders = extenders.collect::<Result<Vec<_>, _>>();
+    let extenders: Arc<[Extender]> = extenders
+        .map_err(|error| Error::Config(error.to_string()))?
+        .into();
     while !shutdown.is_cancelled() {
-        let lead = |leading| lead(client.clone(), config.clone(), profiles.clone(), leading);
+        let lead = |leading| {
+            let (client, config) = (client.clone(), config.clone());
+            lead(client, config, profiles.clone(), extenders.clone(), leading)
+        };
         if config.leader_elect {
             let mut lease = LeaderConfig::new(&config.leader_name, &config.host);
             lease.namespace.clone_from(&config.leader_namespace);
@@ -149,6 +162,7 @@ async fn lead(
     client: Client,
     config: SchedulerConfig,
     profiles: HashMap<String, Arc<Served>>,
+    extenders: Arc<[Extender]>,
     leading: CancellationToken,
 ) {
     let factory = Factory::new(client.clone(), leading.clone());
@@ -171,11 +185,19 @@ async fn lead(
         shared: shared.clone(),
         pods: informers.pods.clone(),
         client,
+        whole_nodes: extenders
+            .iter()
+            .any(Extender::needs_nodes)
+            .then(|| factory.informer(&NODES, "", Selectors::default())),
+        extenders,
         writes: JoinSet::new(),
         waits: JoinSet::new(),
     };
     let work = async {
         informers.synced().await;
+        if let Some(nodes) = &worker.whole_nodes {
+            nodes.wait_synced().await;
+        }
         informers.feed(&shared);
         worker.run().await;
     };
@@ -198,6 +220,9 @@ struct Worker {
     shared: Arc<Shared>,
     pods: client::Informer<Pod>,
     client: Client,
+    extenders: Arc<[Extender]>,
+    /// For extenders that want them.
+    whole_nodes: Option<client::Informer<Value>>,
     writes: JoinSet<Written>,
     /// Pods whose volumes are being bound, which may take minutes.
     waits: JoinSet<Written>,
@@ -221,8 +246,10 @@ struct Decided {
     queued: QueuedPod,
     node: String,
     volumes: Option<VolumePlan>,
-    /// Resource claims to be reserved for the pod.
-    claims: Vec<Arc<ResourceClaim>>,
+    /// Resource claims to be reserved for the pod, and given devices.
+    claims: Vec<ClaimPlan>,
+    /// Who binds it instead of us, by its place.
+    binder: Option<usize>,
     served: Arc<Served>,
 }
 
@@ -232,7 +259,9 @@ enum NotBound {
     #[error("running PreBind plugin \"VolumeBinding\": {0}")]
     Volumes(#[from] VolumeError),
     #[error("running PreBind plugin \"DynamicResources\": {0}")]
-    Claims(ClientError),
+    Claims(writes::ClaimError),
+    #[error("{0}")]
+    Extender(String),
     #[error("running Bind plugin \"DefaultBinder\": {0}")]
     Binding(#[from] ClientError),
 }
@@ -242,6 +271,11 @@ enum Step {
     Bind(Decided),
     Failed(Failed),
     Idle(Option<Instant>),
+    /// Extenders have a say.
+    Surveyed(Box<Surveyed>),
+    Unfit(Box<Unfit>),
+    /// Nothing came of it.
+    Again,
 }
 
 /// A pod that fits nowhere, and what is done about it.
@@ -251,6 +285,8 @@ struct Failed {
     /// What `status.nominatedNodeName` becomes; `None` leaves it.
     nominated: Option<String>,
     evictions: Option<Evictions>,
+    /// A claim whose devices are given up.
+    released: Option<Arc<ResourceClaim>>,
     served: Arc<Served>,
 }
 
@@ -282,10 +318,19 @@ impl Worker {
                 }
                 continue;
             }
-            match self.step() {
+            let mut step = self.step();
+            if let Step::Surveyed(surveyed) = step {
+                step = self.extend(*surveyed).await;
+            }
+            match step {
                 Step::Bind(decided) => self.bind(decided),
                 Step::Failed(failed) => self.failed(failed),
+                Step::Unfit(unfit) => {
+                    let failed = self.give_up(*unfit).await;
+                    self.failed(failed);
+                }
                 Step::Idle(due) => self.idle(due).await,
+                Step::Again | Step::Surveyed(_) => {}
             }
             tokio::task::consume_budget().await;
         }
@@ -293,13 +338,14 @@ impl Worker {
 
     fn bind(&mut self, decided: Decided) {
         let (client, shared) = (self.client.clone(), self.shared.clone());
+        let extenders = self.extenders.clone();
         let into = if decided.volumes.is_some() {
             &mut self.waits
         } else {
             &mut self.writes
         };
         into.spawn(async move {
-            let result = carry_out(&client, &shared, &decided).await;
+            let result = carry_out(&client, &shared, &extenders, &decided).await;
             Written::Bound { decided, result }
         });
     }
@@ -308,60 +354,33 @@ impl Worker {
     fn step(&self) -> Step {
         let now = Instant::now();
         let mut state = self.shared.state.lock();
-        let State {
-            cluster,
-            queue,
-            scheduler,
-        } = &mut *state;
         let (queued, served) = loop {
-            let Some(queued) = queue.pop(now) else {
-                return Step::Idle(queue.next_due());
+            let Some(queued) = state.queue.pop(now) else {
+                return Step::Idle(state.queue.next_due());
             };
             // The queue has only pods of known profiles.
             if let Some(served) = self.shared.profiles.get(&queued.pod.scheduler_name) {
                 break (queued, served.clone());
             }
         };
+        if self.is_extended(&queued.pod) {
+            return self.survey(&mut state, queued, served);
+        }
+        let State {
+            cluster, scheduler, ..
+        } = &mut *state;
         match scheduler.schedule(&queued.pod, &served.profile, cluster) {
-            Ok(index) => {
-                let node = cluster.node(index).name.clone();
-                let volumes = volume_binding::reserve(&queued.pod, cluster, index);
-                let claims = dynamic_resources::reserve(&queued.pod, cluster);
-                cluster.assume(queued.pod.clone(), index);
-                queue.on_change(&Change::PodAdded(&queued.pod), now);
-                Step::Bind(Decided {
-                    queued,
-                    node,
-                    volumes,
-                    claims,
-                    served,
-                })
-            }
+            Ok(index) => Step::Bind(decide(
+                &mut state,
+                queued,
+                index,
+                served,
+                &self.extenders,
+                now,
+            )),
             Err(failure) => {
                 let Failure { error, nomination } = *failure;
-                let pod = queued.pod.clone();
-                let (nominated, evictions) = nominate(cluster, &pod, nomination);
-                if evictions
-                    .as_ref()
-                    .is_some_and(|evictions| !evictions.victims.is_empty())
-                {
-                    queue.hold(pod.uid.clone());
-                }
-                queue.failed(queued, pod.clone(), &error.plugins, now);
-                if nominated.as_deref() == Some("")
-                    || evictions
-                        .as_ref()
-                        .is_some_and(|one| !one.unnominated.is_empty())
-                {
-                    queue.on_change(&Change::NominationGone, now);
-                }
-                Step::Failed(Failed {
-                    pod,
-                    error,
-                    nominated,
-                    evictions,
-                    served,
-                })
+                Step::Failed(conclude(&mut state, queued, error, nomination, served, now))
             }
         }
     }
@@ -389,8 +408,16 @@ impl Worker {
             error,
             nominated,
             evictions,
+            released,
             served,
         } = failed;
+        if let Some(claim) = released {
+            let client = self.client.clone();
+            self.writes.spawn(async move {
+                writes::release(&client, &claim).await;
+                Written::Status
+            });
+        }
         if let Some(evictions) = evictions {
             let (client, recorder, pod) =
                 (self.client.clone(), served.recorder.clone(), pod.clone());
@@ -446,6 +473,7 @@ impl Worker {
         let Decided {
             queued,
             node,
+            claims,
             served,
             ..
         } = decided;
@@ -456,6 +484,15 @@ impl Worker {
         let mut state = self.shared.state.lock();
         if !state.cluster.forget(&pod.uid) {
             return;
+        }
+        for plan in &claims {
+            state
+                .cluster
+                .storage
+                .forget_claim(&plan.claim.metadata.key());
+        }
+        if !claims.is_empty() {
+            state.queue.on_change(&Change::Devices, now);
         }
         state.queue.on_change(&Change::PodDeleted(&pod), now);
         let newest = newest.filter(|newest| {
@@ -512,28 +549,110 @@ impl NotBound {
     fn is_for_good(&self) -> bool {
         match self {
             NotBound::Volumes(error) => matches!(error, VolumeError::PodGone),
-            NotBound::Claims(_) => false,
+            NotBound::Claims(_) | NotBound::Extender(_) => false,
             NotBound::Binding(error) => error.is_not_found(),
         }
     }
 }
 
+/// Assumes the pod on its node, with what it needs there.
+fn decide(
+    state: &mut State,
+    queued: QueuedPod,
+    index: usize,
+    served: Arc<Served>,
+    extenders: &[Extender],
+    now: Instant,
+) -> Decided {
+    let State { cluster, queue, .. } = state;
+    let node = cluster.node(index).name.clone();
+    let volumes = volume_binding::reserve(&queued.pod, cluster, index);
+    let claims = dynamic_resources::reserve(&queued.pod, cluster, index);
+    let binder = extenders
+        .iter()
+        .position(|one| one.binds() && one.is_interested(&queued.pod));
+    cluster.assume(queued.pod.clone(), index);
+    queue.on_change(&Change::PodAdded(&queued.pod), now);
+    Decided {
+        queued,
+        node,
+        volumes,
+        claims,
+        binder,
+        served,
+    }
+}
+
+/// Puts a pod that fits nowhere back, and notes where it is expected.
+fn conclude(
+    state: &mut State,
+    queued: QueuedPod,
+    error: FitError,
+    nomination: Nomination,
+    served: Arc<Served>,
+    now: Instant,
+) -> Failed {
+    let State { cluster, queue, .. } = state;
+    let pod = queued.pod.clone();
+    let released = dynamic_resources::release(&pod, cluster, &error.plugins);
+    let (nominated, evictions) = nominate(cluster, &pod, nomination);
+    if evictions
+        .as_ref()
+        .is_some_and(|evictions| !evictions.victims.is_empty())
+    {
+        queue.hold(pod.uid.clone());
+    }
+    queue.failed(queued, pod.clone(), &error.plugins, now);
+    let is_unnominated = evictions
+        .as_ref()
+        .is_some_and(|one| !one.unnominated.is_empty());
+    if nominated.as_deref() == Some("") || is_unnominated {
+        queue.on_change(&Change::NominationGone, now);
+    }
+    Failed {
+        pod,
+        error,
+        nominated,
+        evictions,
+        released,
+        served,
+    }
+}
+
 /// Gives the pod its volumes, then its node.
-async fn carry_out(client: &Client, shared: &Shared, decided: &Decided) -> Result<(), NotBound> {
+async fn carry_out(
+    client: &Client,
+    shared: &Shared,
+    extenders: &[Extender],
+    decided: &Decided,
+) -> Result<(), NotBound> {
     let Decided {
         queued,
         node,
         volumes,
         claims,
+        binder,
         served,
     } = decided;
-    for claim in claims {
-        writes::reserve(client, &queued.pod, claim)
+    for plan in claims {
+        let version = writes::reserve(client, &queued.pod, plan)
             .await
             .map_err(NotBound::Claims)?;
+        let mut state = shared.state.lock();
+        let key = plan.claim.metadata.key();
+        state.cluster.storage.claim_written(&key, &version);
+        state.queue.on_change(&Change::Devices, Instant::now());
+        drop(state);
+        shared.wake.notify_one();
     }
     if let Some(plan) = volumes {
         volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
+    }
+    if let Some(extender) = binder.and_then(|place| extenders.get(place)) {
+        return extender
+            .bind(&queued.pod, node)
+            .await
+            .map_err(NotBound::Extender);
     }
     Ok(writes::bind(client, &queued.pod, node).await?)
 }
@@ -551,7 +670,10 @@ fn nominate(
                 cluster.forget_nomination(&pod.uid) || !pod.nominated_node.is_empty();
             (was_nominated.then(String::new), None)
         }
-        Nomination::Set { node, mut victims } => {
+        Nomination::Set { best, .. } => {
+            let Candidate {
+                node, mut victims, ..
+            } = best;
             let node = cluster.node(node).name.clone();
             let lower = cluster
                 .nominated_on(&node)

@@ -1,7 +1,7 @@
 //! What the scheduler writes: bindings, evictions, and the status of pods that wait.
 
 use api::r::{PODS, RESOURCECLAIMS};
-use apimachinery::{Value, time::now_text};
+use apimachinery::{Value, meta, time::now_text};
 use client::{
     Client, ClientError, DeleteOptions, Patch, WriteOptions,
     events::{EventKind, Recorder},
@@ -10,8 +10,9 @@ use serde_json::json;
 
 use super::{Evictions, reference};
 use crate::{
+    plugins::dynamic_resources::{self, ClaimPlan},
     pod::Pod,
-    storage::{Consumer, ResourceClaim},
+    storage::ResourceClaim,
 };
 
 /// Writes the Binding.
@@ -35,31 +36,98 @@ pub async fn bind(client: &Client, pod: &Pod, node: &str) -> Result<(), ClientEr
         .map(drop)
 }
 
-/// Reserves a resource claim for the pod.
-pub async fn reserve(client: &Client, pod: &Pod, claim: &ResourceClaim) -> Result<(), ClientError> {
-    let mut consumers = claim.status.reserved_for.clone();
-    consumers.push(Consumer {
-        resource: "pods".into(),
-        name: pod.name.clone(),
-        uid: pod.uid.to_string(),
-        ..Consumer::default()
-    });
+/// Kept on a claim while it is allocated (resourceapi.Finalizer).
+const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// How often a claim that others change at the same time is written anew.
+const CLAIM_ATTEMPTS: usize = 5;
+
+/// Why a resource claim could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    #[error("reserve ResourceClaim {0}: it is gone, or another by now")]
+    Gone(String),
+    #[error("reserve ResourceClaim {0}: it was allocated or freed meanwhile")]
+    Changed(String),
+    #[error("reserve ResourceClaim: {0}")]
+    Write(#[from] ClientError),
+}
+
+/// Gives a resource claim its devices if it has none, and reserves it for the pod. Returns the version after that.
+///
+/// # Errors
+///
+/// It is not as it was when this was decided, or cannot be written.
+pub async fn reserve(client: &Client, pod: &Pod, plan: &ClaimPlan) -> Result<String, ClaimError> {
+    let mut attempt = 1;
+    loop {
+        match reserve_once(client, pod, plan).await {
+            Err(ClaimError::Write(error)) if error.is_conflict() && attempt < CLAIM_ATTEMPTS => {
+                attempt += 1
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn reserve_once(client: &Client, pod: &Pod, plan: &ClaimPlan) -> Result<String, ClaimError> {
+    let of = &plan.claim.metadata;
+    let options = WriteOptions::default();
+    let mut claim: Value = client.get(&RESOURCECLAIMS, &of.namespace, &of.name).await?;
+    if meta::uid(&claim) != of.uid || meta::is_deleting(&claim) {
+        return Err(ClaimError::Gone(of.key()));
+    }
+    if claim["status"]["allocation"].is_null() != plan.allocation.is_some() {
+        return Err(ClaimError::Changed(of.key()));
+    }
+    if plan.allocation.is_some() && !meta::finalizers(&claim).any(|one| one == CLAIM_FINALIZER) {
+        let mut finalizers: Vec<&str> = meta::finalizers(&claim).collect();
+        finalizers.push(CLAIM_FINALIZER);
+        claim["metadata"]["finalizers"] = json!(finalizers);
+        claim = client
+            .update(&RESOURCECLAIMS, &of.namespace, &of.name, &claim, &options)
+            .await?;
+    }
+    if let Some(allocation) = &plan.allocation {
+        claim["status"]["allocation"] = allocation.clone();
+        claim["status"]["allocation"]["allocationTimestamp"] = json!(now_text());
+    }
+    let consumer = json!(dynamic_resources::consumer(pod));
+    let mut consumers = claim["status"]["reservedFor"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    if !consumers.iter().any(|one| one["uid"] == consumer["uid"]) {
+        consumers.push(consumer);
+    }
+    claim["status"]["reservedFor"] = json!(consumers);
+    let written: Value = client
+        .update_status(&RESOURCECLAIMS, &of.namespace, &of.name, &claim, &options)
+        .await?;
+    Ok(meta::resource_version(&written).to_string())
+}
+
+/// Gives a claim's devices up, if it is still as it was. If it is not, that is as good.
+pub async fn release(client: &Client, claim: &ResourceClaim) {
     let meta = &claim.metadata;
     let patch = Patch::Merge(json!({
-        "metadata": {"resourceVersion": meta.resource_version}, "status": {"reservedFor": consumers},
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "status": {"allocation": null, "reservedFor": null, "devices": null},
     }));
     let options = WriteOptions::default();
-    client
-        .patch::<Value>(
-            &RESOURCECLAIMS,
-            &meta.namespace,
-            &meta.name,
-            "status",
-            &patch,
-            &options,
-        )
-        .await
-        .map(drop)
+    let patched = client.patch::<Value>(
+        &RESOURCECLAIMS,
+        &meta.namespace,
+        &meta.name,
+        "status",
+        &patch,
+        &options,
+    );
+    if let Err(error) = patched.await
+        && !error.is_not_found()
+        && !error.is_conflict()
+    {
+        tracing::warn!(claim = meta.key(), %error, "cannot give up the claim's devices");
+    }
 }
 
 /// Evicts the victims for `pod`: each is told so in a condition, then deleted with its own grace period. Waiting pods
