@@ -108,7 +108,7 @@ impl Quantity {
         if self.nanos == 0 {
             self.format = other.format;
         }
-        self.nanos = (self.nanos + other.nanos).clamp(-MAX, MAX);
+        self.nanos = self.nanos.saturating_add(other.nanos).clamp(-MAX, MAX);
     }
 
     /// Subtracts; a zero takes the other's suffixes.
@@ -116,7 +116,7 @@ impl Quantity {
         if self.nanos == 0 {
             self.format = other.format;
         }
-        self.nanos = (self.nanos - other.nanos).clamp(-MAX, MAX);
+        self.nanos = self.nanos.saturating_sub(other.nanos).clamp(-MAX, MAX);
     }
 
     /// The value with its sign turned.

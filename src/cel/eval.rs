@@ -54,7 +54,12 @@ impl<'v, 'p> Scope<'v, 'p> {
     }
 
     fn step(&self) -> Result<(), String> {
-        let steps = self.steps.get() + 1;
+        self.charge(1)
+    }
+
+    /// Counts work that grows with its operands.
+    fn charge(&self, work: usize) -> Result<(), String> {
+        let steps = self.steps.get().saturating_add(work);
         self.steps.set(steps);
         if steps > MAX_STEPS {
             return Err("operation cancelled: actual cost limit exceeded".to_owned());
@@ -105,6 +110,7 @@ pub fn evaluate<'v>(expr: &Expr, scope: &Scope<'v, '_>) -> Result<Val<'v>, Strin
         Expr::Binary(Binary::Or, left, right, _) => either(left, right, true, scope),
         Expr::Binary(operator, left, right, _) => {
             let (left, right) = (evaluate(left, scope)?, evaluate(right, scope)?);
+            scope.charge(functions::weight(&left) + functions::weight(&right))?;
             binary(*operator, &left, &right)
         }
         Expr::Condition(condition, yes, no, _) => match evaluate(condition, scope)? {
@@ -322,7 +328,11 @@ fn arithmetic<'v>(operator: Binary, left: &Val<'v>, right: &Val<'v>) -> Result<V
         (Val::Timestamp(time), Val::Duration(by)) | (Val::Duration(by), Val::Timestamp(time))
             if matches!(operator, Add | Subtract) =>
         {
-            let by = time::Duration::nanoseconds(if operator == Add { *by } else { -*by });
+            let by = match operator {
+                Add => *by,
+                _ => by.checked_neg().ok_or_else(overflow)?,
+            };
+            let by = time::Duration::nanoseconds(by);
             time.checked_add(by)
                 .map(Val::Timestamp)
                 .ok_or_else(overflow)
@@ -362,9 +372,9 @@ fn walk<'v>(
     body: &Expr,
     scope: &Scope<'v, '_>,
 ) -> Result<Val<'v>, String> {
-    let items = evaluate(over, scope)?
-        .items()
-        .ok_or_else(|| "no such overload".to_owned())?;
+    let over = evaluate(over, scope)?;
+    scope.charge(functions::weight(&over))?;
+    let items = over.items().ok_or_else(|| "no such overload".to_owned())?;
     let mut error = None;
     let mut count = 0;
     let mut made = Vec::new();
@@ -448,5 +458,7 @@ fn call<'v>(
         .iter()
         .map(|argument| evaluate(argument, scope))
         .collect();
-    functions::call(target.as_ref(), name, &arguments?)
+    let arguments = arguments?;
+    scope.charge(functions::cost(target.as_ref(), name, &arguments))?;
+    functions::call(target.as_ref(), name, &arguments)
 }

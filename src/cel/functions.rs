@@ -1,6 +1,8 @@
 //! The functions expressions may call: CEL's own, its text library, and Kubernetes' for lists, regular expressions,
 //! quantities and addresses (`apiserver/pkg/cel/library`).
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use apimachinery::quantity::Quantity;
@@ -64,6 +66,33 @@ pub fn call_in<'v>(space: &str, name: &str, arguments: &[Val<'v>]) -> Result<Val
 
 fn overload(name: &str) -> String {
     format!("found no matching overload for '{name}'")
+}
+
+/// Steps for looking at the whole of a value: its items, or a tenth of its bytes, as cel-go counts texts.
+pub fn weight(value: &Val<'_>) -> usize {
+    match value {
+        Val::Text(text) => text.len() / 10,
+        other => other.size().unwrap_or(0),
+    }
+}
+
+/// Steps for parsing a pattern that was not parsed lately.
+const PATTERN_STEPS: usize = 2_000;
+
+/// Steps for a call beyond the one that every expression costs.
+pub fn cost(target: Option<&Val<'_>>, name: &str, arguments: &[Val<'_>]) -> usize {
+    let own = target.map_or(0, weight);
+    let given: usize = arguments.iter().map(weight).sum();
+    match (name, arguments.first()) {
+        ("matches" | "find" | "findAll", Some(Val::Text(pattern))) => {
+            let parsed = PATTERNS.with_borrow(|patterns| patterns.contains_key(pattern.as_ref()));
+            let parse = if parsed { 0 } else { PATTERN_STEPS };
+            own.saturating_mul(1 + pattern.len() / 4)
+                .saturating_add(parse)
+        }
+        ("distinct", _) => own.saturating_mul(own),
+        _ => own + given,
+    }
 }
 
 /// Calls a function, or (with a target) a member.
@@ -244,9 +273,30 @@ fn parse_quantity(text: &str) -> Result<Quantity, String> {
     })
 }
 
+/// Patterns kept parsed by each thread; past that all are parsed anew.
+const MAX_PATTERNS: usize = 64;
+/// Most bytes of a parsed pattern.
+const PATTERN_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static PATTERNS: RefCell<HashMap<String, regex::Regex>> = RefCell::default();
+}
+
 fn regex(pattern: &str) -> Result<regex::Regex, String> {
-    regex::Regex::new(pattern)
-        .map_err(|_| format!("error parsing regexp: invalid pattern: `{pattern}`"))
+    PATTERNS.with_borrow_mut(|patterns| {
+        if let Some(parsed) = patterns.get(pattern) {
+            return Ok(parsed.clone());
+        }
+        let parsed = regex::RegexBuilder::new(pattern)
+            .size_limit(PATTERN_BYTES)
+            .build()
+            .map_err(|_| format!("error parsing regexp: invalid pattern: `{pattern}`"))?;
+        if patterns.len() >= MAX_PATTERNS {
+            patterns.clear();
+        }
+        patterns.insert(pattern.to_owned(), parsed.clone());
+        Ok(parsed)
+    })
 }
 
 /// Characters from one position to another.
@@ -306,16 +356,20 @@ fn text_member<'v>(text: &str, name: &str, arguments: &[Val<'v>]) -> Result<Val<
                 .collect(),
         ),
         ("replace", [Val::Text(from), Val::Text(to)]) => {
-            if text.len().saturating_mul(to.len() + 1) > MAX_TEXT {
+            if (text.len() + 1).saturating_mul(to.len() + 1) > MAX_TEXT {
                 return Err("operation cancelled: actual cost limit exceeded".to_owned());
             }
             Val::text(text.replace(from.as_ref(), to))
         }
-        ("replace", [Val::Text(from), Val::Text(to), Val::Int(most)]) => Val::text(text.replacen(
-            from.as_ref(),
-            to,
-            usize::try_from(*most).unwrap_or(usize::MAX),
-        )),
+        ("replace", [Val::Text(from), Val::Text(to), Val::Int(most)]) => {
+            let most = usize::try_from(*most)
+                .unwrap_or(usize::MAX)
+                .min(text.len() + 1);
+            if most.saturating_mul(to.len()).saturating_add(text.len()) > MAX_TEXT {
+                return Err("operation cancelled: actual cost limit exceeded".to_owned());
+            }
+            Val::text(text.replacen(from.as_ref(), to, most))
+        }
         _ => return Err(overload(name)),
     })
 }
@@ -393,6 +447,10 @@ fn joined<'v>(items: &[Val<'v>], by: &str) -> Result<Val<'v>, String> {
             Val::Text(text) => texts.push(text.as_ref()),
             _ => return Err(overload("join")),
         }
+    }
+    let length: usize = texts.iter().map(|text| text.len() + by.len()).sum();
+    if length > MAX_TEXT {
+        return Err("operation cancelled: actual cost limit exceeded".to_owned());
     }
     Ok(Val::text(texts.join(by)))
 }

@@ -226,6 +226,28 @@ mod tests {
     }
 
     #[test]
+    fn chains_are_bounded_but_those_of_conditions() {
+        for part in [".a", "[0]", ".a()", "+1", "==1"] {
+            let text = format!("self{}", part.repeat(10_000));
+            let why = Program::parse(&text).err().expect("too deep");
+            assert!(why.contains("recursion limit exceeded"), "{why}");
+        }
+        check(&format!("true{}", " && true".repeat(5_000)), true);
+        check(&format!("false{} || true", " || false".repeat(5_000)), true);
+    }
+
+    #[test]
+    fn what_doubles_is_stopped_by_its_size() {
+        let scope = Scope::new(&[]);
+        for one in ["['0123456789']", "[[1]]"] {
+            let text = one.to_owned() + &".map(a, a + a)".repeat(40);
+            let why = Program::parse(&text).expect("parses").evaluate(&scope);
+            let why = why.err().expect("a terabyte");
+            assert!(why.contains("cost limit"), "{why}");
+        }
+    }
+
+    #[test]
     fn bad_texts_and_endless_work_are_refused() {
         for text in ["1 +", "a.b(", "'x", "[1, 2", "foo bar", "1 ? 2", ""] {
             assert!(Program::parse(text).is_err(), "{text}");

@@ -5,6 +5,9 @@
 
 /// Deepest nesting of an expression.
 const MAX_DEPTH: usize = 100;
+/// Most levels of a parsed expression: chains of members and of operators make it deep without nesting. What walks it and
+/// what drops it goes as deep.
+const MAX_HEIGHT: usize = 250;
 /// Longest expression (bytes).
 const MAX_LENGTH: usize = 64 * 1024;
 
@@ -171,6 +174,7 @@ fn parse_whole(text: &str) -> Result<Expr, Fail> {
         end: text.len(),
         at: 0,
         depth: 0,
+        height: 0,
     };
     let expr = parser.expression()?;
     match parser.tokens.get(parser.at) {
@@ -364,9 +368,21 @@ struct Parser {
     end: At,
     at: usize,
     depth: usize,
+    /// Levels of the expression that was read last.
+    height: usize,
 }
 
 impl Parser {
+    /// The expression made last stands above the one read last and one of this height.
+    fn grow(&mut self, other: usize) -> Result<(), Fail> {
+        self.height = self.height.max(other) + 1;
+        if self.height > MAX_HEIGHT {
+            let why = format!("expression recursion limit exceeded: {MAX_HEIGHT}");
+            return Err((self.place(), why));
+        }
+        Ok(())
+    }
+
     /// Where the next token stands.
     fn place(&self) -> At {
         self.tokens.get(self.at).map_or(self.end, |(_, at)| *at)
@@ -409,9 +425,12 @@ impl Parser {
         let condition = self.level(0)?;
         let at = self.place();
         let made = if self.sign("?") {
+            let first = self.height;
             let yes = self.level(0)?;
+            let first = first.max(self.height);
             self.expect(":")?;
             let no = self.expression()?;
+            self.grow(first)?;
             Expr::Condition(Box::new(condition), Box::new(yes), Box::new(no), at)
         } else {
             condition
@@ -451,13 +470,32 @@ impl Parser {
             return self.unary();
         }
         let mut left = self.level(level + 1)?;
+        if let (0 | 1, Some(operator)) = (level, self.operator(level)) {
+            return self.logical(level, operator, left);
+        }
         while let Some(operator) = self.operator(level) {
             let at = self.place();
             self.at += 1;
+            let height = self.height;
             let right = self.level(level + 1)?;
+            self.grow(height)?;
             left = Expr::Binary(operator, Box::new(left), Box::new(right), at);
         }
         Ok(left)
+    }
+
+    /// A chain of `&&` or `||` as a balanced tree, since there may be many of them.
+    fn logical(&mut self, level: usize, operator: Binary, first: Expr) -> Result<Expr, Fail> {
+        let (mut operands, mut height) = (vec![(0, first)], self.height);
+        while self.operator(level).is_some() {
+            let at = self.place();
+            self.at += 1;
+            operands.push((at, self.level(level + 1)?));
+            height = height.max(self.height);
+        }
+        self.height = height + operands.len().next_power_of_two().ilog2() as usize;
+        self.grow(0)?;
+        Ok(balanced(operator, operands).1)
     }
 
     fn unary(&mut self) -> Result<Expr, Fail> {
@@ -468,8 +506,10 @@ impl Parser {
         } else if self.sign("-") {
             Expr::Negate(Box::new(self.unary()?), at)
         } else {
-            self.member()?
+            self.depth -= 1;
+            return self.member();
         };
+        self.grow(0)?;
         self.depth -= 1;
         Ok(made)
     }
@@ -482,25 +522,32 @@ impl Parser {
             if optional || self.sign(".") {
                 let name = self.name()?;
                 let open = self.place();
+                let height = self.height;
                 if !optional && self.sign("(") {
                     let arguments = self.list(")")?;
+                    self.grow(height)?;
                     expr = called(Some(expr), name, arguments, open)?;
                 } else {
+                    self.grow(height)?;
                     expr = Expr::Select(Box::new(expr), unescape(&name), optional, at);
                 }
                 continue;
             }
             let optional = self.sign("[?");
             if optional || self.sign("[") {
+                let height = self.height;
                 let index = self.expression()?;
                 self.expect("]")?;
+                self.grow(height)?;
                 expr = Expr::Index(Box::new(expr), Box::new(index), optional, at);
                 continue;
             }
             if let Some(name) = dotted(&expr)
                 && self.sign("{")
             {
+                let height = self.height;
                 expr = Expr::Struct(name, self.fields()?, at);
+                self.grow(height)?;
                 continue;
             }
             return Ok(expr);
@@ -516,58 +563,67 @@ impl Parser {
     }
 
     fn list(&mut self, end: &str) -> Result<Vec<Expr>, Fail> {
-        let mut items = Vec::new();
+        let (mut items, mut height) = (Vec::new(), 0);
         while !self.sign(end) {
             items.push(self.expression()?);
+            height = height.max(self.height);
             if !self.sign(",") {
                 self.expect(end)?;
                 break;
             }
         }
+        self.height = height;
         Ok(items)
     }
 
     /// The fields of a struct, after its brace.
     fn fields(&mut self) -> Result<Vec<(bool, String, Expr)>, Fail> {
-        let mut fields = Vec::new();
+        let (mut fields, mut height) = (Vec::new(), 0);
         while !self.sign("}") {
             let optional = self.sign("?");
             let name = unescape(&self.name()?);
             self.expect(":")?;
             fields.push((optional, name, self.expression()?));
+            height = height.max(self.height);
             if !self.sign(",") {
                 self.expect("}")?;
                 break;
             }
         }
+        self.height = height;
         Ok(fields)
     }
 
     fn items(&mut self, mut optional: bool) -> Result<Expr, Fail> {
-        let mut items = Vec::new();
+        let (mut items, mut height) = (Vec::new(), 0);
         while !self.sign("]") {
             let optional = std::mem::take(&mut optional) || self.sign("?");
             items.push((optional, self.expression()?));
+            height = height.max(self.height);
             if !self.sign(",") {
                 self.expect("]")?;
                 break;
             }
         }
+        self.height = height + 1;
         Ok(Expr::List(items))
     }
 
     fn entries(&mut self) -> Result<Expr, Fail> {
-        let mut entries = Vec::new();
+        let (mut entries, mut height) = (Vec::new(), 0);
         while !self.sign("}") {
             let optional = self.sign("?");
             let key = self.expression()?;
+            height = height.max(self.height);
             self.expect(":")?;
             entries.push((optional, key, self.expression()?));
+            height = height.max(self.height);
             if !self.sign(",") {
                 self.expect("}")?;
                 break;
             }
         }
+        self.height = height + 1;
         Ok(Expr::Map(entries))
     }
 
@@ -591,13 +647,16 @@ impl Parser {
         match token {
             Some(Token::Literal(literal)) => {
                 self.at += 1;
+                self.height = 1;
                 Ok(Expr::Literal(literal))
             }
             Some(Token::Name(name)) => {
                 self.at += 1;
                 let open = self.place();
+                self.height = 1;
                 if self.sign("(") {
                     let arguments = self.list(")")?;
+                    self.grow(0)?;
                     return called(None, name, arguments, open);
                 }
                 Ok(Expr::Name(name, at))
@@ -607,6 +666,19 @@ impl Parser {
             )),
         }
     }
+}
+
+/// Operands, of which there is one at least and each with the place of the operator before it, under one operator with as
+/// few levels as can be.
+fn balanced(operator: Binary, mut operands: Vec<(At, Expr)>) -> (At, Expr) {
+    if operands.len() > 1 {
+        let right = operands.split_off(operands.len() / 2);
+        let (before, left) = balanced(operator, operands);
+        let (at, right) = balanced(operator, right);
+        let both = Expr::Binary(operator, Box::new(left), Box::new(right), at);
+        return (before, both);
+    }
+    operands.pop().unwrap_or((0, Expr::Literal(Literal::Null)))
 }
 
 /// `a.b.c`, where the expression is just names.

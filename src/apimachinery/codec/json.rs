@@ -4,9 +4,13 @@
 //! Invalid UTF-8 becomes U+FFFD, the last of repeated keys wins, numbers are `i64`, `u64` or `f64`: as Go does.
 
 use super::{DecodeError, Decoded, MAX_DEPTH, MAX_STRICT_ERRORS};
-use crate::field::{Path, quote};
+use crate::field::quote;
 use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
+
+/// Bytes of paths written for repeated fields of one body; past them repeats are not named any more. A hundred findings of
+/// usual length are a tenth of it.
+const MAX_FINDINGS: usize = 64 << 10;
 
 /// Reads one JSON value.
 ///
@@ -23,6 +27,7 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
         at: 0,
         steps: Vec::with_capacity(16),
         duplicates: Vec::new(),
+        written: 0,
     };
     let value = parser.value()?;
     parser.skip_space();
@@ -71,6 +76,8 @@ struct Parser<'a> {
     /// Where in the object the parser is.
     steps: Vec<Step<'a>>,
     duplicates: Vec<String>,
+    /// Bytes of all paths made for `duplicates`, kept or not.
+    written: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -213,25 +220,27 @@ impl<'a> Parser<'a> {
                 None
             }
             serde_json::map::Entry::Occupied(mut entry) => {
-                let finding = self.path_of(entry.key());
+                let finding = (self.written < MAX_FINDINGS).then(|| self.path_of(entry.key()));
                 entry.insert(value);
-                Some(finding)
+                finding
             }
         }
     }
 
     fn path_of(&self, key: &str) -> String {
-        let mut path = Path::default();
+        let mut path = String::new();
         for step in &self.steps {
-            path = match step {
-                Step::Key(key) => path.child(key),
-                Step::Index(index) => path.index(*index),
-            };
+            match step {
+                Step::Key(key) => push_field(&mut path, key),
+                Step::Index(index) => path.push_str(&format!("[{index}]")),
+            }
         }
-        format!("duplicate field {}", quote(path.child(key).as_str()))
+        push_field(&mut path, key);
+        format!("duplicate field {}", quote(&path))
     }
 
     fn note(&mut self, finding: String) {
+        self.written += finding.len();
         if self.duplicates.len() < MAX_STRICT_ERRORS && !self.duplicates.contains(&finding) {
             self.duplicates.push(finding);
         }
@@ -391,6 +400,13 @@ impl<'a> Parser<'a> {
 }
 
 /// A character as encoding/json quotes it in errors.
+fn push_field(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
 fn quote_char(c: char) -> String {
     match c {
         '\'' => "'\\''".to_owned(),

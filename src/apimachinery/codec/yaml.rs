@@ -3,9 +3,10 @@
 
 use super::{DecodeError, Decoded, MAX_STRICT_ERRORS};
 use crate::field::quote;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
+use std::cell::Cell;
 use std::fmt;
 
 /// Deepest nesting of YAML; its reader takes up to 25 KiB of stack a level when not optimised.
@@ -15,6 +16,10 @@ const MAX_REPLAYED: usize = 100_000;
 const MAX_USES: usize = 1_000;
 /// Parser events in a document: 3 MiB of the shortest items.
 const MAX_EVENTS: usize = 2_000_000;
+/// Bytes of texts that aliases may add to those of the document; as much as a body may have.
+const MAX_COPIED: usize = 3 << 20;
+/// Bytes of the paths of repeated keys; past them repeats are not named any more.
+const MAX_FINDINGS: usize = 64 << 10;
 
 /// Reads the one document of a YAML text; an empty one is null.
 ///
@@ -49,8 +54,12 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let tree: Tree =
-        serde_saphyr::from_str_with_options(text, options).map_err(|e| error(&e.to_string()))?;
+    let left = Cell::new(text.len() + MAX_COPIED);
+    let tree =
+        serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
+            Seed(&left).deserialize(deserializer)
+        })
+        .map_err(|e| error(&e.to_string()))?;
     let strict = tree
         .duplicates
         .into_iter()
@@ -77,15 +86,28 @@ impl From<Value> for Tree {
     }
 }
 
-impl<'de> Deserialize<'de> for Tree {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor)
+/// Reads a tree; bytes of texts left to be read, of all its parts together.
+#[derive(Clone, Copy)]
+struct Seed<'a>(&'a Cell<usize>);
+
+impl Seed<'_> {
+    fn text<E: serde::de::Error>(self, text: String) -> Result<Tree, E> {
+        let left = self.0.get().checked_sub(text.len());
+        self.0
+            .set(left.ok_or_else(|| E::custom("document contains excessive aliasing"))?);
+        Ok(Value::String(text).into())
     }
 }
 
-struct TreeVisitor;
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Tree;
 
-impl<'de> Visitor<'de> for TreeVisitor {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
     type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,12 +132,12 @@ impl<'de> Visitor<'de> for TreeVisitor {
         Ok(Value::Number(number).into())
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
-        Ok(Value::String(text.to_owned()).into())
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Tree, E> {
+        self.text(text.to_owned())
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Tree, E> {
-        Ok(Value::String(text).into())
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Tree, E> {
+        self.text(text)
     }
 
     fn visit_unit<E>(self) -> Result<Tree, E> {
@@ -127,22 +149,16 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
-        Tree::deserialize(deserializer)
+        DeserializeSeed::deserialize(self, deserializer)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Tree, A::Error> {
         let (mut items, mut duplicates) = (Vec::new(), Vec::new());
-        while let Some(item) = sequence.next_element::<Tree>()? {
-            let index = items.len();
-            duplicates.extend(item.duplicates.into_iter().map(
-                |path| match path.starts_with('[') {
-                    true => format!("[{index}]{path}"),
-                    false => format!("[{index}].{path}"),
-                },
-            ));
+        while let Some(item) = sequence.next_element_seed(self)? {
+            let step = format!("[{}]", items.len());
+            note_below(&mut duplicates, &step, item.duplicates);
             items.push(item.value);
         }
-        duplicates.truncate(MAX_STRICT_ERRORS);
         Ok(Tree {
             value: Value::Array(items),
             duplicates,
@@ -151,20 +167,14 @@ impl<'de> Visitor<'de> for TreeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
         let (mut map, mut duplicates) = (Map::new(), Vec::new());
-        while let Some(Key(key)) = entries.next_key::<Key>()? {
-            let value = entries.next_value::<Tree>()?;
-            duplicates.extend(value.duplicates.into_iter().map(
-                |path| match path.starts_with('[') {
-                    true => format!("{key}{path}"),
-                    false => format!("{key}.{path}"),
-                },
-            ));
-            if map.contains_key(&key) && !duplicates.contains(&key) {
-                duplicates.push(key.clone());
+        while let Some(key) = entries.next_key_seed(KeySeed(self))? {
+            let value = entries.next_value_seed(self)?;
+            note_below(&mut duplicates, &key, value.duplicates);
+            if map.contains_key(&key) {
+                note(&mut duplicates, "", "", &key);
             }
             map.insert(key, value.value);
         }
-        duplicates.truncate(MAX_STRICT_ERRORS);
         Ok(Tree {
             value: Value::Object(map),
             duplicates,
@@ -172,16 +182,40 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 }
 
-/// A key: text, or a number or word written as text.
-struct Key(String);
+/// Adds the paths of repeated keys below a step.
+fn note_below(found: &mut Vec<String>, step: &str, below: Vec<String>) {
+    for path in below {
+        let dot = if path.starts_with('[') { "" } else { "." };
+        note(found, step, dot, &path);
+    }
+}
 
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Tree::deserialize(deserializer)?.value {
-            Value::String(text) => Ok(Self(text)),
-            Value::Number(number) => Ok(Self(number.to_string())),
-            Value::Bool(value) => Ok(Self(value.to_string())),
-            Value::Null => Ok(Self("null".to_owned())),
+/// Adds the path of a repeated key once, as long as there is room.
+fn note(found: &mut Vec<String>, step: &str, dot: &str, path: &str) {
+    let written: usize = found.iter().map(String::len).sum();
+    let has_room =
+        found.len() < MAX_STRICT_ERRORS && written + step.len() + path.len() <= MAX_FINDINGS;
+    if !has_room {
+        return;
+    }
+    let path = format!("{step}{dot}{path}");
+    if !found.contains(&path) {
+        found.push(path);
+    }
+}
+
+/// A key: text, or a number or word written as text.
+struct KeySeed<'a>(Seed<'a>);
+
+impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        match self.0.deserialize(deserializer)?.value {
+            Value::String(text) => Ok(text),
+            Value::Number(number) => Ok(number.to_string()),
+            Value::Bool(value) => Ok(value.to_string()),
+            Value::Null => Ok("null".to_owned()),
             _ => Err(D::Error::custom("unsupported map key")),
         }
     }
@@ -414,6 +448,16 @@ fn looks_like_time(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aliases_of_long_texts_are_bounded_by_their_bytes() {
+        let long = "x".repeat(100_000);
+        let text = format!("a: &a {long}\nb:\n{}", "- *a\n".repeat(100));
+        let error = decode(text.as_bytes()).expect_err("10 MB of one text");
+        assert!(error.0.contains("excessive aliasing"), "{error}");
+        let text = format!("a: &a {long}\nb:\n{}", "- *a\n".repeat(10));
+        assert!(decode(text.as_bytes()).is_ok());
+    }
     use serde_json::json;
 
     #[track_caller]

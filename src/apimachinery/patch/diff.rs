@@ -2,7 +2,7 @@
 //! their key (strategicpatch.CreateTwoWayMergePatch).
 
 use super::strategic::{
-    DELETE_FROM, DIRECTIVE, RETAIN_KEYS, SET_ORDER, Shape, Strategy, same_item,
+    DELETE_FROM, DIRECTIVE, Positions, RETAIN_KEYS, SET_ORDER, Shape, Strategy,
 };
 use crate::schema::Message;
 use serde_json::{Map, Value, json};
@@ -83,12 +83,7 @@ fn diff_map(from: &Object, to: &Object, shape: &Shape<'_>, retain: bool) -> Obje
 
 /// Whether items can be told apart: all have the key, or all are scalars, and none is there twice.
 fn mergeable(old: &[Value], new: &[Value], strategy: &Strategy<'_>) -> bool {
-    let distinct = |items: &[Value]| {
-        items
-            .iter()
-            .enumerate()
-            .all(|(i, a)| !items[..i].iter().any(|b| same_item(a, b, strategy.key)))
-    };
+    let distinct = |items: &[Value]| Positions::of(items, strategy.key).len() == items.len();
     let fit = |item: &Value| match strategy.key {
         Some(key) => item.get(key).is_some(),
         None => !item.is_object() && !item.is_array(),
@@ -103,14 +98,13 @@ fn diff_list(
     new: &[Value],
     strategy: &Strategy<'_>,
 ) {
-    let find = |items: &'_ [Value], item: &Value| {
-        items
-            .iter()
-            .position(|other| same_item(other, item, strategy.key))
-    };
+    let (old_positions, new_positions) = (
+        Positions::of(old, strategy.key),
+        Positions::of(new, strategy.key),
+    );
     let mut changes = Vec::new();
     for item in new {
-        match find(old, item).map(|at| &old[at]) {
+        match old_positions.get(item).map(|at| &old[at]) {
             None => changes.push(item.clone()),
             Some(before) if before == item => {}
             Some(before) => {
@@ -126,7 +120,7 @@ fn diff_list(
     }
     let removed: Vec<&Value> = old
         .iter()
-        .filter(|item| find(new, item).is_none())
+        .filter(|item| new_positions.get(item).is_none())
         .collect();
     match strategy.key {
         Some(key) => {

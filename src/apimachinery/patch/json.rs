@@ -8,6 +8,9 @@ use serde_json::Value;
 const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes all `copy` operations may add, as large as a body may be; a chain of copies would double each time.
 const MAX_COPIED: usize = 3 << 20;
+/// Most values all operations together may look at or shift, beyond those that the patch brings: ten thousand changes of a
+/// list of five thousand.
+const MAX_WORK: usize = 50_000_000;
 
 /// Applies the operations in order.
 ///
@@ -26,18 +29,32 @@ pub fn json_patch(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
             operations.len()
         )));
     }
-    let mut copied = 0;
+    let mut spent = Spent::default();
     for operation in operations {
-        apply(target, operation, &mut copied)?;
+        apply(target, operation, &mut spent)?;
+        if spent.work > MAX_WORK {
+            return Err(PatchError::TooLarge(
+                "the operations of the JSON patch take too much work".to_owned(),
+            ));
+        }
     }
     Ok(())
+}
+
+/// What the operations of a patch have cost so far.
+#[derive(Default)]
+struct Spent {
+    /// Bytes added by `copy`.
+    copied: usize,
+    /// Values looked at or shifted.
+    work: usize,
 }
 
 fn rejected(text: impl Into<String>) -> PatchError {
     PatchError::Rejected(text.into())
 }
 
-fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
+fn apply(target: &mut Value, operation: &Value, spent: &mut Spent) -> Result<(), PatchError> {
     let text = |field: &str| operation.get(field).and_then(Value::as_str);
     let path = text("path").ok_or_else(|| rejected("missing path"))?;
     let value = || {
@@ -48,8 +65,8 @@ fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
     };
     let from = || text("from").ok_or_else(|| rejected("missing from"));
     match text("op").unwrap_or("") {
-        "add" => add(target, path, value()?),
-        "remove" => remove(target, path).map(drop),
+        "add" => add(target, path, value()?, spent),
+        "remove" => remove(target, path, spent).map(drop),
         "replace" => {
             *find_mut(target, path)? = value()?;
             Ok(())
@@ -62,18 +79,20 @@ fn apply(target: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
             {
                 return Err(rejected("cannot move a value into itself"));
             }
-            let value = remove(target, from)?;
-            add(target, path, value)
+            let value = remove(target, from, spent)?;
+            add(target, path, value, spent)
         }
         "copy" => {
-            let value = find(target, from()?)?.clone();
-            *copied += size(&value);
-            if *copied > MAX_COPIED {
+            let value = find(target, from()?)?;
+            spent.copied += size(value);
+            if spent.copied > MAX_COPIED {
                 return Err(PatchError::TooLarge(format!(
-                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
+                    "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {MAX_COPIED}",
+                    spent.copied
                 )));
             }
-            add(target, path, value)
+            let value = value.clone();
+            add(target, path, value, spent)
         }
         "test" => {
             // A path that is not there equals null, as in evanphx/json-patch.
@@ -185,18 +204,31 @@ fn tokens(path: &str) -> Result<impl Iterator<Item = &str>, PatchError> {
     Ok(path.split('/').skip(1))
 }
 
-/// How many levels a value nests; scalars are 0.
-fn depth(value: &Value) -> usize {
+/// How many levels a value nests; scalars are 0. Counts the values it looks at.
+fn depth(value: &Value, work: &mut usize) -> usize {
+    *work += 1;
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => {
+            1 + items
+                .iter()
+                .map(|item| depth(item, work))
+                .max()
+                .unwrap_or(0)
+        }
+        Value::Object(map) => {
+            1 + map
+                .values()
+                .map(|item| depth(item, work))
+                .max()
+                .unwrap_or(0)
+        }
         _ => 0,
     }
 }
 
-fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+fn add(target: &mut Value, path: &str, value: Value, spent: &mut Spent) -> Result<(), PatchError> {
     // Decoders bound nesting; a chain of operations must not get past it.
-    if path.matches('/').count() + depth(&value) > MAX_DEPTH {
+    if path.matches('/').count() + depth(&value, &mut spent.work) > MAX_DEPTH {
         return Err(PatchError::TooLarge("exceeded max depth".to_owned()));
     }
     if path.is_empty() {
@@ -216,6 +248,7 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
         Value::Array(items) => {
             let at = index(&token, items.len() + 1)
                 .ok_or_else(|| rejected(format!("invalid index {token}")))?;
+            spent.work += items.len() - at;
             items.insert(at, value);
             Ok(())
         }
@@ -223,7 +256,7 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
     }
 }
 
-fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
+fn remove(target: &mut Value, path: &str, spent: &mut Spent) -> Result<Value, PatchError> {
     if path.is_empty() {
         return Ok(std::mem::take(target));
     }
@@ -232,6 +265,7 @@ fn remove(target: &mut Value, path: &str) -> Result<Value, PatchError> {
         Value::Object(map) => map.remove(&token).ok_or_else(|| missing(path)),
         Value::Array(items) => {
             let at = index(&token, items.len()).ok_or_else(|| missing(path))?;
+            spent.work += items.len() - at;
             Ok(items.remove(at))
         }
         _ => Err(missing(path)),
@@ -353,6 +387,10 @@ mod tests {
             .collect();
         let error = json_patch(&mut json!({}), &Value::Array(nesting)).expect_err("too deep");
         assert_eq!(error, PatchError::TooLarge("exceeded max depth".to_owned()));
+        let shifts = vec![json!({"op": "remove", "path": "/a/0"}); 9000];
+        let error = json_patch(&mut json!({"a": vec![0; 100_000]}), &Value::Array(shifts))
+            .expect_err("too much work");
+        assert!(matches!(error, PatchError::TooLarge(_)));
         let many = vec![json!({"op": "test", "path": "", "value": {}}); MAX_OPERATIONS + 1];
         assert!(matches!(
             json_patch(&mut json!({}), &Value::Array(many)),

@@ -12,6 +12,7 @@
 use super::{PatchError, go_text};
 use crate::schema::{Field, Message, Type};
 use serde_json::{Map, Value};
+use std::collections::{HashMap, HashSet};
 
 pub(super) const DIRECTIVE: &str = "$patch";
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
@@ -207,21 +208,21 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
         return Ok(());
     };
     let invalid = || malformed("invalid patch format of retainKeys");
-    let keep: Vec<String> = keep
+    let keep: HashSet<&str> = keep
         .as_array()
         .ok_or_else(invalid)?
         .iter()
-        .map(|key| key.as_str().map(str::to_owned).ok_or_else(invalid))
+        .map(|key| key.as_str().ok_or_else(invalid))
         .collect::<Result<_, _>>()?;
     for (name, value) in patch.iter() {
         let directive = name.starts_with(SET_ORDER) || name.starts_with(DELETE_FROM);
-        if !value.is_null() && !directive && !keep.contains(name) {
+        if !value.is_null() && !directive && !keep.contains(name.as_str()) {
             return Err(PatchError::Rejected(
                 "patch content doesn't match retainKeys list".to_owned(),
             ));
         }
     }
-    original.retain(|name, _| keep.contains(name));
+    original.retain(|name, _| keep.contains(name.as_str()));
     Ok(())
 }
 
@@ -229,6 +230,7 @@ fn delete_from_list(original: &mut Object, field: &str, values: Value) -> Result
     let Value::Array(values) = values else {
         return Err(malformed("invalid patch format of primitive list"));
     };
+    let values: HashSet<Value> = values.into_iter().collect();
     if let Some(Value::Array(items)) = original.get_mut(field) {
         items.retain(|item| !values.contains(item));
     }
@@ -295,9 +297,10 @@ fn check_order(
     order: &[Value],
     key: Option<&str>,
 ) -> Result<(), PatchError> {
+    let order_of = Positions::of(order, key);
     for item in items.unwrap_or_default() {
         let directive = item.get(DIRECTIVE).and_then(Value::as_str);
-        if directive.is_none() && position(order, item, key).is_none() {
+        if directive.is_none() && order_of.get(item).is_none() {
             return Err(unmergeable(format!(
                 "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}",
                 Value::Array(items.unwrap_or_default().to_vec()),
@@ -308,19 +311,39 @@ fn check_order(
     Ok(())
 }
 
-/// Whether two items are the same one: by the key if there is one, by value if not.
-pub(super) fn same_item(a: &Value, b: &Value, key: Option<&str>) -> bool {
-    match key {
-        Some(key) => match (a.get(key), b.get(key)) {
-            (Some(a), Some(b)) => a == b,
-            _ => false,
-        },
-        None => a == b,
+/// Where items are: by the key if there is one, by value if not. Of those that are there several times the first counts.
+pub(super) struct Positions<'a> {
+    at: HashMap<&'a Value, usize>,
+    key: Option<&'a str>,
+}
+
+impl<'a> Positions<'a> {
+    pub(super) fn of(items: &'a [Value], key: Option<&'a str>) -> Self {
+        let mut at = HashMap::with_capacity(items.len());
+        for (position, item) in items.iter().enumerate() {
+            if let Some(identity) = identity(item, key) {
+                at.entry(identity).or_insert(position);
+            }
+        }
+        Self { at, key }
+    }
+
+    pub(super) fn get(&self, item: &Value) -> Option<usize> {
+        self.at.get(identity(item, self.key)?).copied()
+    }
+
+    /// Items that can be told apart.
+    pub(super) fn len(&self) -> usize {
+        self.at.len()
     }
 }
 
-fn position(items: &[Value], item: &Value, key: Option<&str>) -> Option<usize> {
-    items.iter().position(|other| same_item(other, item, key))
+/// What makes an item the one it is; none when it lacks the key.
+fn identity<'a>(item: &'a Value, key: Option<&str>) -> Option<&'a Value> {
+    match key {
+        Some(key) => item.get(key),
+        None => Some(item),
+    }
 }
 
 fn merge_list(
@@ -335,15 +358,16 @@ fn merge_list(
             return Err(unmergeable("cannot merge lists without merge key"));
         }
         let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
+        let mut seen = HashSet::new();
         for item in original.iter().chain(&patch) {
-            if !merged.contains(item) {
+            if seen.insert(item) {
                 merged.push(item.clone());
             }
         }
         return Ok(arrange(merged, &patch, &server_order, None));
     };
     let mut plain = Vec::with_capacity(patch.len());
-    let mut replace = false;
+    let (mut replace, mut deleted) = (false, HashSet::new());
     for item in patch {
         let Value::Object(map) = &item else {
             return Err(unmergeable("list of maps has an item that is not one"));
@@ -353,7 +377,7 @@ fn merge_list(
             None => plain.push(item),
             Some("delete") => {
                 let wanted = map.get(key).ok_or_else(|| no_merge_key(&item, key))?;
-                original.retain(|other| other.get(key) != Some(wanted));
+                deleted.insert(wanted.clone());
             }
             Some("replace") => replace = true,
             Some("merge") => {
@@ -367,18 +391,31 @@ fn merge_list(
     if replace {
         return Ok(plain.into_iter().filter_map(drop_directives).collect());
     }
+    original.retain(|other| other.get(key).is_none_or(|found| !deleted.contains(found)));
     let order: Vec<Value> = plain.iter().map(|item| key_only(item, key)).collect();
-    for item in plain {
-        if item.get(key).is_none() {
-            return Err(no_merge_key(&item, key));
+    let mut positions: HashMap<Value, usize> = HashMap::with_capacity(original.len() + plain.len());
+    for (at, item) in original.iter().enumerate() {
+        if let Some(found) = item.get(key) {
+            positions.entry(found.clone()).or_insert(at);
         }
-        match position(&original, &item, Some(key)) {
-            Some(at) => {
+    }
+    for item in plain {
+        let Some(found) = item.get(key) else {
+            return Err(no_merge_key(&item, key));
+        };
+        match positions.get(found) {
+            Some(&at) => {
                 if let (Value::Object(old), Value::Object(new)) = (original[at].take(), item) {
                     original[at] = Value::Object(merge_map(old, new, &strategy.shape)?);
                 }
             }
-            None => original.extend(drop_directives(item)),
+            None => {
+                // A null is no key any more once it is written.
+                if !found.is_null() {
+                    positions.insert(found.clone(), original.len());
+                }
+                original.extend(drop_directives(item));
+            }
         }
     }
     Ok(arrange(original, &order, &server_order, Some(key)))
@@ -409,11 +446,15 @@ fn arrange(
 ) -> Vec<Value> {
     let (mut named, mut others): (Vec<(usize, Value)>, Vec<(usize, Value)>) =
         (Vec::new(), Vec::new());
+    let (patch_order, server_order) = (
+        Positions::of(patch_order, key),
+        Positions::of(server_order, key),
+    );
     for item in merged {
-        match position(patch_order, &item, key) {
+        match patch_order.get(&item) {
             Some(at) => named.push((at, item)),
             None => {
-                let at = position(server_order, &item, key).unwrap_or(usize::MAX);
+                let at = server_order.get(&item).unwrap_or(usize::MAX);
                 others.push((at, item));
             }
         }
@@ -423,7 +464,7 @@ fn arrange(
     let mut out = Vec::with_capacity(named.len() + others.len());
     let mut others = others.into_iter().peekable();
     for (_, item) in named {
-        let here = position(server_order, &item, key);
+        let here = server_order.get(&item);
         while let (Some(here), Some((there, _))) = (here, others.peek()) {
             if *there >= here || *there == usize::MAX {
                 break;

@@ -22,7 +22,7 @@ mod list;
 mod managed;
 pub mod options;
 pub(crate) mod output;
-mod page;
+pub mod page;
 mod patch;
 mod protobuf;
 mod scale;

@@ -3,6 +3,7 @@
 use super::{Shape, elements};
 use crate::schema::{ListType, Message};
 use serde_json::Value;
+use std::collections::{HashMap, HashSet};
 
 /// The live object with the configuration merged in: the configuration wins, list items keep the live order as far as
 /// the configuration's order allows.
@@ -40,16 +41,21 @@ fn merge_lists(live: Vec<Value>, config: Vec<Value>, list: &ListType) -> Value {
         return Value::Array(config);
     };
     let shape = Shape::of(&list.item);
-    let in_config = |element: &String| config_elements.contains(element);
+    let of_config: HashSet<&String> = config_elements.iter().collect();
+    let in_config = |element: &String| of_config.contains(element);
+    let mut first_live: HashMap<&String, usize> = HashMap::with_capacity(live_elements.len());
+    for (at, element) in live_elements.iter().enumerate() {
+        first_live.entry(element).or_insert(at);
+    }
     let mut shared = config_elements
         .iter()
-        .filter(|element| live_elements.contains(element))
+        .filter(|element| first_live.contains_key(element))
         .peekable();
     let mut live: Vec<Option<Value>> = live.into_iter().map(Some).collect();
     let mut config: Vec<Option<Value>> = config.into_iter().map(Some).collect();
     let (mut out, mut merged) = (
         Vec::with_capacity(live.len() + config.len()),
-        Vec::<&String>::new(),
+        HashSet::<&String>::new(),
     );
     let (mut l, mut r) = (0, 0);
     while l < live.len() || r < config.len() {
@@ -69,18 +75,15 @@ fn merge_lists(live: Vec<Value>, config: Vec<Value>, list: &ListType) -> Value {
                 l += 1;
                 continue;
             }
-            if merged.contains(&here) {
+            if merged.contains(here) {
                 l += 1;
             }
         }
         if r < config.len() {
             let here = &config_elements[r];
-            merged.push(here);
+            merged.insert(here);
             if let Some(value) = config[r].take() {
-                let old = live_elements
-                    .iter()
-                    .position(|element| element == here)
-                    .and_then(|at| live[at].take());
+                let old = first_live.get(here).and_then(|at| live[*at].take());
                 out.push(match old {
                     Some(old) => merge_values(old, value, shape),
                     None => value,
@@ -93,7 +96,7 @@ fn merge_lists(live: Vec<Value>, config: Vec<Value>, list: &ListType) -> Value {
             shared.next_if(|next| *next == here);
         } else if l < live.len()
             && in_config(&live_elements[l])
-            && !merged.contains(&&live_elements[l])
+            && !merged.contains(&live_elements[l])
         {
             l += 1;
         }

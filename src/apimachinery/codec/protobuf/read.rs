@@ -1,5 +1,7 @@
 //! Owns: protobuf bytes to JSON trees.
 
+use std::cell::Cell;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
@@ -11,10 +13,47 @@ use crate::time;
 
 type Read<T> = Result<T, DecodeError>;
 
+/// Messages that an object may have whatever its size, and bytes that each further one must take: an empty one takes two
+/// bytes here and a kilobyte once its required fields are in place.
+const MESSAGES: usize = 64 << 10;
+const BYTES_PER_MESSAGE: usize = 8;
+
+/// How deep the reader is, and how many messages it may still read.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    depth: usize,
+    left: &'a Cell<usize>,
+}
+
+impl At<'_> {
+    fn below(self) -> Self {
+        Self {
+            depth: self.depth + 1,
+            ..self
+        }
+    }
+
+    /// Counts a message.
+    fn enter(self) -> Read<()> {
+        if self.depth > MAX_DEPTH {
+            return Err(DecodeError("exceeded max depth".to_owned()));
+        }
+        let left = self.left.get().checked_sub(1);
+        self.left
+            .set(left.ok_or_else(|| DecodeError("too many messages".to_owned()))?);
+        Ok(())
+    }
+}
+
 /// Reads one message.
 pub(super) fn message(bytes: &[u8], table: &Message) -> Read<Value> {
     let mut map = Map::new();
-    fields(&mut map, bytes, table, 0)?;
+    let left = Cell::new(MESSAGES + bytes.len() / BYTES_PER_MESSAGE);
+    let at = At {
+        depth: 0,
+        left: &left,
+    };
+    fields(&mut map, bytes, table, at)?;
     Ok(map.into())
 }
 
@@ -140,20 +179,18 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn fields(map: &mut Map<String, Value>, bytes: &[u8], table: &Message, depth: usize) -> Read<()> {
-    if depth > MAX_DEPTH {
-        return Err(DecodeError("exceeded max depth".to_owned()));
-    }
+fn fields(map: &mut Map<String, Value>, bytes: &[u8], table: &Message, at: At<'_>) -> Read<()> {
+    at.enter()?;
     let mut reader = Reader(bytes);
     while let Some((number, payload)) = reader.field()? {
         let Ok(index) = table.wire.binary_search_by_key(&number, |wire| wire.number) else {
             continue;
         };
         match table.wire.get(index).map(|wire| &wire.target) {
-            Some(WireTarget::Embed(inner)) => fields(map, payload.bytes()?, inner, depth + 1)?,
+            Some(WireTarget::Embed(inner)) => fields(map, payload.bytes()?, inner, at.below())?,
             Some(WireTarget::Field(index)) => {
                 if let Some(field) = table.fields.get(usize::from(*index)) {
-                    one_field(map, payload, field, depth)?;
+                    one_field(map, payload, field, at)?;
                 }
             }
             None => {}
@@ -166,7 +203,7 @@ fn one_field(
     map: &mut Map<String, Value>,
     payload: Payload,
     field: &Field,
-    depth: usize,
+    at: At<'_>,
 ) -> Read<()> {
     match &field.ty {
         Type::List(list) => {
@@ -174,7 +211,7 @@ fn one_field(
                 .entry(&*field.name)
                 .or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(items) = slot {
-                repeated(items, payload, list, depth)?;
+                repeated(items, payload, list, at)?;
             }
         }
         Type::Map(map_type) => {
@@ -182,7 +219,7 @@ fn one_field(
                 .entry(&*field.name)
                 .or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(entries) = slot {
-                let (key, value) = entry(payload, map_type, depth)?;
+                let (key, value) = entry(payload, map_type, at)?;
                 entries.insert(key, value);
             }
         }
@@ -192,11 +229,11 @@ fn one_field(
                 .entry(&*field.name)
                 .or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(inner) = slot {
-                fields(inner, payload.bytes()?, table, depth + 1)?;
+                fields(inner, payload.bytes()?, table, at.below())?;
             }
         }
         ty => {
-            let value = single(payload, ty, depth)?;
+            let value = single(payload, ty, at)?;
             let is_kept = field.has(Field::ALWAYS) || field.has(Field::POINTER) || !is_zero(&value);
             if is_kept && !value.is_null() {
                 map.insert(field.name.to_string(), value);
@@ -218,12 +255,12 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-fn repeated(items: &mut Vec<Value>, payload: Payload, list: &ListType, depth: usize) -> Read<()> {
+fn repeated(items: &mut Vec<Value>, payload: Payload, list: &ListType, at: At<'_>) -> Read<()> {
     if list.wrapped {
         let mut reader = Reader(payload.bytes()?);
         while let Some((number, payload)) = reader.field()? {
             if number == 1 {
-                items.push(single(payload, &list.item, depth + 1)?);
+                items.push(single(payload, &list.item, at.below())?);
             }
         }
         return Ok(());
@@ -233,15 +270,15 @@ fn repeated(items: &mut Vec<Value>, payload: Payload, list: &ListType, depth: us
         let mut reader = Reader(bytes);
         while !reader.0.is_empty() {
             let number = reader.varint()?;
-            items.push(single(Payload::Varint(number), &list.item, depth)?);
+            items.push(single(Payload::Varint(number), &list.item, at)?);
         }
         return Ok(());
     }
-    items.push(single(payload, &list.item, depth)?);
+    items.push(single(payload, &list.item, at)?);
     Ok(())
 }
 
-fn entry(payload: Payload, map: &MapType, depth: usize) -> Read<(String, Value)> {
+fn entry(payload: Payload, map: &MapType, at: At<'_>) -> Read<(String, Value)> {
     let mut key = "";
     let mut value = None;
     let mut items = Vec::new();
@@ -249,8 +286,8 @@ fn entry(payload: Payload, map: &MapType, depth: usize) -> Read<(String, Value)>
     while let Some((number, payload)) = reader.field()? {
         match (number, &map.value) {
             (1, _) => key = payload.text()?,
-            (2, Type::List(list)) => repeated(&mut items, payload, list, depth + 1)?,
-            (2, ty) => value = Some(single(payload, ty, depth + 1)?),
+            (2, Type::List(list)) => repeated(&mut items, payload, list, at.below())?,
+            (2, ty) => value = Some(single(payload, ty, at.below())?),
             _ => {}
         }
     }
@@ -265,7 +302,7 @@ fn entry(payload: Payload, map: &MapType, depth: usize) -> Read<(String, Value)>
 }
 
 /// One value that is neither a list nor a map; `Null` stands for a zero time.
-fn single(payload: Payload, ty: &Type, depth: usize) -> Read<Value> {
+fn single(payload: Payload, ty: &Type, at: At<'_>) -> Read<Value> {
     Ok(match ty {
         Type::String => payload.text()?.into(),
         Type::Bytes => STANDARD.encode(payload.bytes()?).into(),
@@ -282,15 +319,15 @@ fn single(payload: Payload, ty: &Type, depth: usize) -> Read<Value> {
         Type::Raw | Type::FieldsV1 | Type::Json => {
             raw_json(first_bytes(payload.bytes()?)?.bytes()?)?
         }
-        Type::SchemaOr(table, which) => schema_or(payload.bytes()?, table, *which, depth)?,
+        Type::SchemaOr(table, which) => schema_or(payload.bytes()?, table, *which, at)?,
         Type::Message(table) => {
             let mut map = Map::new();
-            fields(&mut map, payload.bytes()?, table, depth + 1)?;
+            fields(&mut map, payload.bytes()?, table, at.below())?;
             map.into()
         }
         Type::List(list) => {
             let mut items = Vec::new();
-            repeated(&mut items, payload, list, depth + 1)?;
+            repeated(&mut items, payload, list, at.below())?;
             items.into()
         }
         Type::Map(_) => Value::Null,
@@ -350,15 +387,15 @@ fn int_or_string(bytes: &[u8]) -> Read<Value> {
     })
 }
 
-fn schema_or(bytes: &[u8], table: &Message, which: SchemaOr, depth: usize) -> Read<Value> {
+fn schema_or(bytes: &[u8], table: &Message, which: SchemaOr, at: At<'_>) -> Read<Value> {
     let mut items = Vec::new();
     let (mut allows, mut schema) = (false, None);
     let mut reader = Reader(bytes);
     while let Some((number, payload)) = reader.field()? {
         match (which, number) {
             (SchemaOr::Bool, 1) => allows = payload.number()? != 0,
-            (SchemaOr::Bool, 2) | (_, 1) => schema = Some(single_message(payload, table, depth)?),
-            (SchemaOr::Array, 2) => items.push(single_message(payload, table, depth)?),
+            (SchemaOr::Bool, 2) | (_, 1) => schema = Some(single_message(payload, table, at)?),
+            (SchemaOr::Array, 2) => items.push(single_message(payload, table, at)?),
             (SchemaOr::StringArray, 2) => items.push(payload.text()?.into()),
             _ => {}
         }
@@ -370,9 +407,9 @@ fn schema_or(bytes: &[u8], table: &Message, which: SchemaOr, depth: usize) -> Re
     })
 }
 
-fn single_message(payload: Payload, table: &Message, depth: usize) -> Read<Value> {
+fn single_message(payload: Payload, table: &Message, at: At<'_>) -> Read<Value> {
     let mut map = Map::new();
-    fields(&mut map, payload.bytes()?, table, depth + 1)?;
+    fields(&mut map, payload.bytes()?, table, at.below())?;
     Ok(map.into())
 }
 

@@ -1,0 +1,4 @@
+//! `apply` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| integration::input::objects::apply(bytes));

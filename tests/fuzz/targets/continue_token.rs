@@ -1,0 +1,4 @@
+//! `continue_token` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| integration::input::texts::continue_token(bytes));

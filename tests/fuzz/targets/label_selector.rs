@@ -1,0 +1,4 @@
+//! `label_selector` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| integration::input::texts::label_selector(bytes));

@@ -1,0 +1,4 @@
+//! `merge_patch` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| integration::input::objects::merge_patch(bytes));
