@@ -12,6 +12,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
@@ -41,7 +44,7 @@ impl Target {
             roots.add(certificate?)?;
         }
         let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
-        let mut tls = match identity {
+        let tls = match identity {
             Some((certificate, key)) => {
                 let chain: Vec<_> =
                     CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>()?;
@@ -49,20 +52,26 @@ impl Target {
             }
             None => builder.with_no_client_auth(),
         };
-        tls.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             address,
             tls: Arc::new(tls),
         })
     }
 
-    pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let tcp = tokio::net::TcpStream::connect(&self.address).await?;
+    /// A connection without HTTP on it, for those who speak it in their own way.
+    pub async fn tls(&self, protocol: &[u8]) -> anyhow::Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(&self.address).await?;
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").context("a server name")?;
-        let tls = tokio_rustls::TlsConnector::from(self.tls.clone())
+        let mut config = (*self.tls).clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(TlsConnector::from(Arc::new(config))
             .connect(name, tcp)
-            .await?;
+            .await?)
+    }
+
+    pub async fn connect(&self) -> anyhow::Result<Connection> {
+        let tls = self.tls(b"h2").await?;
         let (sender, driver) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20)
