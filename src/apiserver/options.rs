@@ -114,6 +114,8 @@ pub struct Limits {
     pub requests_in_flight: usize,
     /// Writing requests in flight.
     pub mutating_requests_in_flight: usize,
+    /// Shares both limits out by flow schemas and priority levels (`--enable-priority-and-fairness`).
+    pub priority_and_fairness: bool,
     /// A request that takes longer is answered 504.
     pub request_timeout: Duration,
     /// Watches end after a random time from this to twice this when the client names none.
@@ -123,6 +125,8 @@ pub struct Limits {
     pub connections: usize,
     /// From the connection's acceptance to the end of its TLS handshake.
     pub handshake_timeout: Duration,
+    /// How long a server that is told to end still serves, while `/readyz` fails already (`--shutdown-delay-duration`).
+    pub shutdown_delay: Duration,
     /// How long a draining server waits for requests.
     pub shutdown_grace: Duration,
 }
@@ -266,11 +270,13 @@ impl Default for Limits {
         Self {
             requests_in_flight: 400,
             mutating_requests_in_flight: 200,
+            priority_and_fairness: true,
             request_timeout: Duration::from_secs(60),
             min_request_timeout: Duration::from_secs(1800),
             body_bytes: 3 * 1024 * 1024,
             connections: 65_536,
             handshake_timeout: Duration::from_secs(10),
+            shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(60),
         }
     }

@@ -17,10 +17,12 @@ use crate::backend::Backend;
 use crate::body::Body;
 use crate::discovery::Discovery;
 use crate::front::connection::Acceptor;
+use crate::front::flow::Flow;
 use crate::front::inflight::InFlight;
 use crate::front::tls::{Tls, TlsError};
 use crate::front::{Caller, Front};
 use crate::metrics::Metrics;
+use crate::metrics::store::Measured;
 use crate::options::Options;
 use crate::request::UserInfo;
 use crate::routes::health::Health;
@@ -76,6 +78,9 @@ impl Server {
         options: Options,
         make_backend: impl FnOnce(Parts) -> Arc<dyn Backend>,
     ) -> Result<Arc<Self>, StartError> {
+        let mut options = options;
+        let (store, store_series) = Measured::new(options.store.clone(), &options.storage.prefix);
+        options.store = store;
         let options = Arc::new(options);
         let tls = match &options.tls {
             Some(tls) => Some(Arc::new(Tls::new(tls.clone())?)),
@@ -84,6 +89,7 @@ impl Server {
         let tokens = Arc::new(Tokens::new(&options)?);
         let served = Arc::new(Served::new(&options.runtime_config));
         let metrics = Arc::new(Metrics::default());
+        metrics.add_source(Box::new(move |text| store_series.write(text)));
         let draining = CancellationToken::new();
         let backend = make_backend(Parts {
             options: options.clone(),
@@ -111,6 +117,13 @@ impl Server {
             limits.requests_in_flight,
             limits.mutating_requests_in_flight,
         );
+        let total = limits.requests_in_flight + limits.mutating_requests_in_flight;
+        let flow =
+            (limits.priority_and_fairness && total > 0).then(|| Flow::new(total, backend.clone()));
+        if let Some(flow) = &flow {
+            let flow = flow.clone();
+            metrics.add_source(Box::new(move |text| flow.write(text)));
+        }
         let front = Front {
             limits,
             authenticators,
@@ -125,6 +138,8 @@ impl Server {
             },
             metrics,
             inflight: Arc::new(inflight),
+            flow,
+            unready: CancellationToken::new(),
             draining,
         };
         Ok(Arc::new(Self {
@@ -155,9 +170,15 @@ impl Server {
             .await
     }
 
-    /// Ends watches, lets requests finish for at most the grace period, then cuts off what is left.
-    /// `/readyz` fails from now on.
+    /// Says for the delay that it is not ready and serves on; then ends watches, lets requests finish for at most the grace
+    /// period, and cuts off what is left.
     pub async fn shutdown(&self) {
+        self.front.unready.cancel();
+        let delay = self.front.limits.shutdown_delay;
+        if !delay.is_zero() {
+            tracing::info!(?delay, "Not ready any more, serving on");
+            tokio::time::sleep(delay).await;
+        }
         self.front.draining.cancel();
         self.tasks.close();
         let grace = self.front.limits.shutdown_grace;

@@ -14,10 +14,13 @@ mod policies;
 mod priority;
 mod quota;
 mod reinvocation;
+pub mod series;
 mod service_account;
 mod storage;
 mod tolerations;
 mod webhooks;
+
+use std::time::Instant;
 
 use api::Resource;
 use apimachinery::{Status, Value};
@@ -28,6 +31,7 @@ pub use reinvocation::Reinvocation;
 use crate::options::AdmissionOptions;
 use crate::registry::Registry;
 use crate::request::RequestContext;
+use series::{Pass, Series};
 
 /// What is about to happen to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +136,7 @@ pub struct Chain {
     ledger: quota::Ledger,
     ending: namespace_lifecycle::Ending,
     programs: cel::Programs,
+    pub series: Series,
 }
 
 impl Chain {
@@ -139,14 +144,16 @@ impl Chain {
     pub fn new(options: &AdmissionOptions) -> Self {
         let named =
             |list: &[String], plugin: &dyn Plugin| list.iter().any(|name| name == plugin.name());
+        let plugins: Vec<&'static dyn Plugin> = ADMISSION
+            .iter()
+            .filter(|(plugin, on)| {
+                (*on || named(&options.enable, *plugin)) && !named(&options.disable, *plugin)
+            })
+            .map(|(plugin, _)| *plugin)
+            .collect();
         Self {
-            plugins: ADMISSION
-                .iter()
-                .filter(|(plugin, on)| {
-                    (*on || named(&options.enable, *plugin)) && !named(&options.disable, *plugin)
-                })
-                .map(|(plugin, _)| *plugin)
-                .collect(),
+            series: Series::new(plugins.iter().map(|plugin| plugin.name())),
+            plugins,
             ledger: quota::Ledger::default(),
             ending: namespace_lifecycle::Ending::default(),
             programs: cel::Programs::default(),
@@ -156,17 +163,28 @@ impl Chain {
 
 /// The mutating pass, and a second one when something was changed late.
 pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
-    admit_once(attributes, object).await?;
-    if attributes.reinvocation.begin_second() {
-        admit_once(attributes, object).await?;
+    let since = Instant::now();
+    let mut outcome = admit_once(attributes, object).await;
+    if outcome.is_ok() && attributes.reinvocation.begin_second() {
+        outcome = admit_once(attributes, object).await;
     }
-    Ok(())
+    let series = &attributes.registry.admission.series;
+    series.step(Pass::Admit, attributes.operation, since, outcome.is_err());
+    outcome
 }
 
 async fn admit_once(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
-    for plugin in &attributes.registry.admission.plugins {
+    let chain = &attributes.registry.admission;
+    for (at, plugin) in chain.plugins.iter().enumerate() {
         if plugin.handles(attributes) {
-            plugin.admit(attributes, object).await?;
+            let since = Instant::now();
+            let outcome = plugin.admit(attributes, object).await;
+            let refused = outcome.is_err();
+            let operation = attributes.operation;
+            chain
+                .series
+                .plugin(at, Pass::Admit, operation, since, refused);
+            outcome?;
         }
     }
     Ok(())
@@ -174,9 +192,30 @@ async fn admit_once(attributes: &Attributes<'_>, object: &mut Value) -> Result<(
 
 /// The validating pass.
 pub async fn validate(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
-    for plugin in &attributes.registry.admission.plugins {
+    let since = Instant::now();
+    let outcome = validate_all(attributes, object).await;
+    let series = &attributes.registry.admission.series;
+    series.step(
+        Pass::Validate,
+        attributes.operation,
+        since,
+        outcome.is_err(),
+    );
+    outcome
+}
+
+async fn validate_all(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
+    let chain = &attributes.registry.admission;
+    for (at, plugin) in chain.plugins.iter().enumerate() {
         if plugin.handles(attributes) {
-            plugin.validate(attributes, object).await?;
+            let since = Instant::now();
+            let outcome = plugin.validate(attributes, object).await;
+            let refused = outcome.is_err();
+            let operation = attributes.operation;
+            chain
+                .series
+                .plugin(at, Pass::Validate, operation, since, refused);
+            outcome?;
         }
     }
     Ok(())

@@ -37,6 +37,12 @@ pub fn user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     Some(user)
 }
 
+/// The end of a certificate's life, in seconds since 1970.
+pub fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
 fn credential(certificate: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::from("X509SHA256=");

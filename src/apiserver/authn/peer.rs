@@ -26,6 +26,8 @@ pub struct Peer {
 
 struct Judged {
     verdict: Verdict,
+    /// The end of the certificate's life, in seconds since 1970.
+    expires: Option<i64>,
     generation: u64,
     until: Instant,
 }
@@ -55,11 +57,21 @@ impl Peer {
         }
         let verdict = self.judge(clients);
         *judged = Some(Judged {
+            expires: self.chain.first().and_then(certificate::expires),
             verdict: verdict.clone(),
             generation,
             until: now + VERIFY_AGAIN,
         });
         verdict
+    }
+
+    /// How long the certificate of a believed peer lives yet.
+    pub fn certificate_life(&self) -> Option<Duration> {
+        let judged = self.verdict.lock();
+        let judged = judged.as_ref()?;
+        judged.verdict.as_ref().ok()?.as_ref()?;
+        let left = judged.expires? - apimachinery::time::now().unix_timestamp();
+        Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
     }
 
     fn judge(&self, clients: &ClientCa) -> Verdict {

@@ -8,6 +8,7 @@
 //! Every step looks before it writes, so that a restart writes nothing; each is repeated until the store takes it.
 
 mod compaction;
+mod dangling;
 mod endpoints;
 mod identity;
 mod keeping;
@@ -81,9 +82,10 @@ async fn boot(registry: Weak<Registry>) {
     let lease = endpoints::hold(registry.clone());
     let identity = identity::hold(registry.clone());
     let definitions = crate::crd::run(registry.clone());
+    let dangling = dangling::run(registry.clone());
     let keeping = keeping::keep(registry.clone());
     let repair = repair_allocations(registry);
-    tokio::join!(lease, identity, definitions, keeping, repair);
+    tokio::join!(lease, identity, definitions, dangling, keeping, repair);
 }
 
 async fn boot_once(registry: &Arc<Registry>) -> Result<(), Status> {

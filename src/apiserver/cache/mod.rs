@@ -36,7 +36,7 @@ pub use encodings::Encodings;
 pub use entry::{ByKey, EncodingId, Entry, EntryError, Normalize, Shape};
 pub use scan::Path;
 pub use watch::{From, Watch};
-pub use watchers::{Delivery, Encoder, Kind, Selection};
+pub use watchers::{Delivery, Encoder, Kind, Selection, Traffic};
 pub use window::{Change, Event};
 
 use watchers::Watchers;
@@ -138,6 +138,16 @@ impl Cache {
             stop,
             draining,
         })
+    }
+
+    /// What has gone through to the watches.
+    pub fn traffic(&self) -> Traffic {
+        self.watchers.lock().traffic()
+    }
+
+    /// Most events kept for watches that begin in the past.
+    pub fn capacity(&self) -> usize {
+        window::MAX_EVENTS
     }
 
     pub fn shape(&self) -> &Shape {

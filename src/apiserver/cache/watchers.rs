@@ -120,6 +120,16 @@ pub struct Watchers {
     next_id: u64,
     /// No one may watch any more.
     closed: bool,
+    traffic: Traffic,
+}
+
+/// What has gone through so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Events of the store.
+    pub received: u64,
+    /// Events handed to watches.
+    pub delivered: u64,
 }
 
 impl Watchers {
@@ -182,12 +192,18 @@ impl Watchers {
         }
     }
 
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     fn dispatch_one(&mut self, event: &Arc<Event>) {
+        let mut delivered = 0;
         let mut frames: SmallVec<[(EncodingId, Kind, Bytes); 4]> = SmallVec::new();
         self.list.retain(|watcher| {
             let Some((kind, entry)) = watcher.selection.view(event) else {
                 return true;
             };
+            delivered += 1;
             let frame = watcher.encoder.as_ref().map(|encoder| {
                 let id = encoder.id();
                 if let Some((.., frame)) = frames
@@ -210,6 +226,8 @@ impl Watchers {
                 })
                 .is_ok()
         });
+        self.traffic.received += 1;
+        self.traffic.delivered += delivered;
     }
 
     /// Tells those who want bookmarks that everything up to `revision` was sent, unless they know.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::entry::Entry;
 
 /// Most events kept. At the 2,000 writes a second of a busy cluster this is a second of reconnecting.
-const MAX_EVENTS: usize = 2048;
+pub const MAX_EVENTS: usize = 2048;
 /// Most bytes of replaced states kept.
 const MAX_BYTES: usize = 4 << 20;
 

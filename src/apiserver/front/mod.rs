@@ -1,7 +1,7 @@
 //! The way of every request: parse, authenticate, impersonate, take a seat, authorize, dispatch, finish the response.
 //!
 //! ```text
-//! Request ─ RequestInfo ─ who (authn) ─ as whom ─ seat in flight ─ may it (authz) ─┬─ routes: documents and reviews
+//! Request ─ RequestInfo ─ who (authn) ─ as whom ─ its turn (flow) ─ may it (authz) ─┬─ routes: documents and reviews
 //!                                                                                 └─ Backend: resources
 //!         Response ◄─ Audit-Id, Cache-Control, Warning, gzip, metrics ◄────────────┘
 //! ```
@@ -13,6 +13,7 @@
 pub mod connection;
 mod cork;
 mod errors;
+pub mod flow;
 pub mod gzip;
 pub mod inflight;
 pub mod negotiate;
@@ -22,7 +23,7 @@ mod tests;
 pub mod tls;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use apimachinery::status::Status;
@@ -44,6 +45,7 @@ use crate::query::go_duration;
 use crate::request::{RequestContext, RequestInfo, UserInfo, Verb, Warnings};
 use crate::reviews::Review;
 use crate::routes::Routes;
+use flow::{Flow, Stamp};
 use inflight::{Class, InFlight, Seat};
 use negotiate::Accepted;
 
@@ -69,6 +71,10 @@ pub struct Front {
     pub routes: Routes,
     pub metrics: Arc<Metrics>,
     pub inflight: Arc<InFlight>,
+    /// Without it the requests in flight are bounded by their number alone.
+    pub flow: Option<Arc<Flow>>,
+    /// Cancelled when the server is told to end: load balancers shall look elsewhere.
+    pub unready: CancellationToken,
     /// Cancelled when the server begins to drain.
     pub draining: CancellationToken,
 }
@@ -133,6 +139,7 @@ impl Front {
             Caller::Remote(peer) => peer.remote,
             Caller::Local(_) => None,
         };
+        let stamp = OnceLock::new();
         let work = async {
             let (user, impersonator) =
                 match self.identify(caller, &info, request.headers_mut()).await {
@@ -140,8 +147,7 @@ impl Front {
                     Err(status) => return Err(status),
                 };
             let class = class_of(&info, long_running);
-            let exempt = user.is_in(UserInfo::MASTERS);
-            let Some(seat) = self.inflight.enter(class, exempt).await else {
+            let Some((seat, turn)) = self.turn(class, &user, &info, deadline, &stamp).await else {
                 return Ok(errors::too_many_requests());
             };
             self.authorize(&user, &info).await?;
@@ -158,6 +164,7 @@ impl Front {
                 shutdown: self.draining.clone(),
             };
             let response = self.dispatch(context, request, head.accepted).await?;
+            drop(turn);
             Ok(keep_seat(response, seat, long_running))
         };
         let result = match deadline {
@@ -166,7 +173,33 @@ impl Front {
                 .await
                 .unwrap_or_else(|_| Err(errors::timed_out())),
         };
-        result.unwrap_or_else(|status| respond::status(&status, head.accepted))
+        let mut response = result.unwrap_or_else(|status| respond::status(&status, head.accepted));
+        if let Some(stamp) = stamp.get() {
+            stamp.put(response.headers_mut());
+        }
+        response
+    }
+
+    /// Waits until the request may run; `None` when it has to be refused. What runs long is not made to wait, but a watch
+    /// is until it has begun, as upstream does.
+    async fn turn(
+        &self,
+        class: Class,
+        user: &UserInfo,
+        info: &RequestInfo,
+        deadline: Option<Instant>,
+        stamp: &OnceLock<Stamp>,
+    ) -> Option<(Seat, Option<flow::Seat>)> {
+        let Some(flow) = &self.flow else {
+            let exempt = user.is_in(UserInfo::MASTERS);
+            return Some((self.inflight.enter(class, exempt).await?, None));
+        };
+        let mut turn = None;
+        if class != Class::LongRunning || info.verb == Verb::Watch {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            turn = flow.enter(user, info, left, stamp).await.ok()?;
+        }
+        Some((self.inflight.enter(class, true).await?, turn))
     }
 
     /// `None` for long-running requests; otherwise the client's `timeout`, at most the server's.
@@ -200,8 +233,13 @@ impl Front {
         let user = match caller {
             Caller::Local(user) => user,
             Caller::Remote(peer) => {
+                let since = Instant::now();
                 let verdict = self.authenticators.authenticate(peer, headers).await;
-                self.metrics.authentication(verdict.is_ok());
+                self.metrics
+                    .authentication(verdict.is_ok(), since.elapsed());
+                if let Some(left) = peer.certificate_life() {
+                    self.metrics.certificate(left);
+                }
                 verdict.map_err(|_| Status::unauthorized())?
             }
         };
@@ -214,13 +252,15 @@ impl Front {
 
     async fn authorize(&self, user: &UserInfo, info: &RequestInfo) -> Result<(), Status> {
         let attributes = Attributes::of(user, info);
+        let since = Instant::now();
         let mut verdict = self.authorizers.authorize(&attributes).await;
         if !verdict.is_allowed() && !self.backend.is_synced() {
             // Roles are not there yet: a component that starts with the server is not told no.
             self.synced().await;
             verdict = self.authorizers.authorize(&attributes).await;
         }
-        self.metrics.authorization(verdict.decision);
+        self.metrics
+            .authorization(verdict.decision, since.elapsed());
         if verdict.is_allowed() {
             return Ok(());
         }
@@ -399,7 +439,8 @@ fn observe(observation: Observation, response: Response<Body>) -> Response<Body>
     {
         return response.map(|body| body.holding(observation.until_dropped(code)));
     }
-    observation.finish(code);
+    let size = response.body().as_bytes().map(bytes::Bytes::len);
+    observation.finish(code, size);
     response
 }
 

@@ -2,9 +2,11 @@
 
 mod process;
 pub mod requests;
+pub mod store;
 pub mod text;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
@@ -15,17 +17,42 @@ use crate::front::Front;
 use crate::front::inflight::{Class, InFlight};
 use crate::front::respond;
 use requests::Requests;
-use text::{Kind, Text};
+use text::{Histogram, Kind, Text};
 
 /// Writes the series of another part of the server.
 pub type Source = Box<dyn Fn(&mut Text) + Send + Sync>;
+
+/// Upstream's buckets of how long a decision takes: doubling from a millisecond.
+const DECISIONS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
+    8.192, 16.384,
+];
+
+/// Upstream's buckets of how long a client's certificate lives yet: none, half an hour, … a year.
+const LIVES: &[f64] = &[
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
 
 /// All that one server counts.
 pub struct Metrics {
     pub requests: Requests,
     handshake_errors: AtomicU64,
-    authentications: [AtomicU64; 2],
-    authorizations: [AtomicU64; 3],
+    authentications: [Histogram; 2],
+    authorizations: [Histogram; 3],
+    certificate_lives: Histogram,
     sources: Mutex<Vec<Source>>,
 }
 
@@ -34,8 +61,9 @@ impl Default for Metrics {
         Self {
             requests: Requests::default(),
             handshake_errors: AtomicU64::new(0),
-            authentications: Default::default(),
-            authorizations: Default::default(),
+            authentications: std::array::from_fn(|_| Histogram::new(DECISIONS)),
+            authorizations: std::array::from_fn(|_| Histogram::new(DECISIONS)),
+            certificate_lives: Histogram::new(LIVES),
             sources: Mutex::new(Vec::new()),
         }
     }
@@ -51,17 +79,23 @@ impl Metrics {
         self.handshake_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn authentication(&self, success: bool) {
-        self.authentications[usize::from(success)].fetch_add(1, Ordering::Relaxed);
+    /// Somebody was believed or not, which took this long.
+    pub fn authentication(&self, success: bool, took: Duration) {
+        self.authentications[usize::from(success)].observe(took);
     }
 
-    pub fn authorization(&self, decision: Decision) {
+    /// A request came with a certificate that lives for so long yet.
+    pub fn certificate(&self, left: Duration) {
+        self.certificate_lives.observe(left);
+    }
+
+    pub fn authorization(&self, decision: Decision, took: Duration) {
         let at = match decision {
             Decision::Allow => 0,
             Decision::Deny => 1,
             Decision::NoOpinion => 2,
         };
-        self.authorizations[at].fetch_add(1, Ordering::Relaxed);
+        self.authorizations[at].observe(took);
     }
 
     /// The exposition in Prometheus' text format.
@@ -102,25 +136,60 @@ impl Metrics {
             .into_iter()
             .zip(&self.authentications)
         {
-            text.sample(
-                "authentication_attempts",
-                &[("result", result)],
-                read(counter),
-            );
+            let labels = [("result", result)];
+            text.sample("authentication_attempts", &labels, counter.count());
         }
+        text.family(
+            "authentication_duration_seconds",
+            Kind::Histogram,
+            "Authentication duration in seconds broken out by result.",
+        );
+        for (result, times) in ["failure", "success"]
+            .into_iter()
+            .zip(&self.authentications)
+        {
+            let labels = [("result", result)];
+            text.histogram("authentication_duration_seconds", &labels, times);
+        }
+        text.family(
+            "authenticated_user_requests",
+            Kind::Counter,
+            "Counter of authenticated requests broken out by username.",
+        );
+        text.sample(
+            "authenticated_user_requests",
+            &[("username", "other")],
+            self.authentications[1].count(),
+        );
         text.family(
             "authorization_attempts_total",
             Kind::Counter,
             "Counter of authorization attempts broken down by result.",
         );
         let results = ["allowed", "denied", "no-opinion"];
-        for (result, counter) in results.into_iter().zip(&self.authorizations) {
-            text.sample(
-                "authorization_attempts_total",
-                &[("result", result)],
-                read(counter),
-            );
+        for (result, times) in results.into_iter().zip(&self.authorizations) {
+            let labels = [("result", result)];
+            text.sample("authorization_attempts_total", &labels, times.count());
         }
+        text.family(
+            "authorization_duration_seconds",
+            Kind::Histogram,
+            "Authorization duration in seconds broken out by result.",
+        );
+        for (result, times) in results.into_iter().zip(&self.authorizations) {
+            let labels = [("result", result)];
+            text.histogram("authorization_duration_seconds", &labels, times);
+        }
+        text.family(
+            "apiserver_client_certificate_expiration_seconds",
+            Kind::Histogram,
+            "Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+        );
+        text.histogram(
+            "apiserver_client_certificate_expiration_seconds",
+            &[],
+            &self.certificate_lives,
+        );
     }
 }
 

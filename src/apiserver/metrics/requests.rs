@@ -19,10 +19,13 @@ use crate::routes::Routes;
 const SERIES: usize = 4000;
 
 /// Upstream's buckets of `apiserver_request_duration_seconds`.
-const DURATIONS: &[f64] = &[
+pub const DURATIONS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
+
+/// Upstream's buckets of `apiserver_response_sizes` (bytes).
+const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
 /// The counters of all requests.
 #[derive(Default)]
@@ -43,6 +46,8 @@ struct Series {
     /// A handful of codes occur.
     codes: Mutex<Vec<(StatusCode, u64)>>,
     duration: Histogram,
+    /// Of responses that were at hand as a whole.
+    sizes: Histogram,
 }
 
 /// One request under way.
@@ -57,7 +62,7 @@ pub struct Ending(Option<Observation>, StatusCode);
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(observation) = self.0.take() {
-            observation.finish(self.1);
+            observation.finish(self.1, None);
         }
     }
 }
@@ -67,10 +72,14 @@ impl Observation {
         self.series.long_running
     }
 
-    pub fn finish(self, code: StatusCode) {
+    /// `size`: bytes of the response's body, where they are known.
+    pub fn finish(self, code: StatusCode, size: Option<usize>) {
         let series = &self.series;
         if !series.long_running {
             series.duration.observe(self.started.elapsed());
+        }
+        if let Some(size) = size.filter(|_| !series.long_running) {
+            series.sizes.observe_number(size);
         }
         let mut codes = series.codes.lock();
         match codes.iter_mut().find(|(known, _)| *known == code) {
@@ -138,6 +147,7 @@ impl Requests {
             running: AtomicI64::new(0),
             codes: Mutex::new(Vec::new()),
             duration: Histogram::new(DURATIONS),
+            sizes: Histogram::new(SIZES),
         };
         let mut all = self.series.write();
         let key = if known && all.len() < SERIES {
@@ -193,6 +203,17 @@ impl Requests {
             for series in all.iter().filter(|series| !series.long_running) {
                 text.histogram(name, &series.labels(), &series.duration);
             }
+        }
+        let name = "apiserver_response_sizes";
+        text.family(
+            name,
+            Kind::Histogram,
+            "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
+        );
+        for series in all.iter().filter(|series| !series.sizes.is_empty()) {
+            let mut labels = series.labels();
+            labels.retain(|(label, _)| *label != "dry_run");
+            text.histogram(name, &labels, &series.sizes);
         }
         text.family(
             "apiserver_longrunning_requests",

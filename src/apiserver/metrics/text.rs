@@ -45,8 +45,7 @@ impl Text {
         self.series(name, "_bucket", labels, Some("+Inf"));
         let _ = writeln!(self.0, " {total}");
         self.series(name, "_sum", labels, None);
-        let seconds = histogram.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
-        let _ = writeln!(self.0, " {seconds}");
+        let _ = writeln!(self.0, " {}", histogram.sum());
         self.series(name, "_count", labels, None);
         let _ = writeln!(self.0, " {total}");
     }
@@ -91,6 +90,8 @@ pub struct Histogram {
     counts: Box<[AtomicU64]>,
     count: AtomicU64,
     nanoseconds: AtomicU64,
+    /// Whole seconds, or what else is counted.
+    whole: AtomicU64,
 }
 
 impl Histogram {
@@ -100,17 +101,45 @@ impl Histogram {
             counts: bounds.iter().map(|_| AtomicU64::new(0)).collect(),
             count: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
+            whole: AtomicU64::new(0),
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn sum(&self) -> f64 {
+        self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9
+            + self.whole.load(Ordering::Relaxed) as f64
+    }
+
     pub fn observe(&self, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        if let Some(at) = self.bounds.iter().position(|bound| seconds <= *bound) {
+        self.put(duration.as_secs_f64());
+        // A sum of years in nanoseconds would wrap: what is long is counted in whole seconds.
+        let whole = duration.as_secs();
+        if whole > 0 {
+            self.whole.fetch_add(whole, Ordering::Relaxed);
+        }
+        let nanoseconds = u64::from(duration.subsec_nanos());
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Counts something that is no time, such as bytes.
+    pub fn observe_number(&self, number: usize) {
+        self.put(number as f64);
+        self.whole.fetch_add(number as u64, Ordering::Relaxed);
+    }
+
+    fn put(&self, value: f64) {
+        if let Some(at) = self.bounds.iter().position(|bound| value <= *bound) {
             self.counts[at].fetch_add(1, Ordering::Relaxed);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 }
 

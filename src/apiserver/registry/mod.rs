@@ -27,6 +27,7 @@ mod patch;
 mod protobuf;
 mod scale;
 mod select;
+mod series;
 pub mod strategy;
 pub(crate) mod table;
 mod watch;
@@ -64,14 +65,19 @@ pub(crate) use errors::cache as cache_status;
 use kind::Kind;
 use leases::Leases;
 
-/// What authorization and admission look at for most requests.
-const BOOT_CACHES: [(&str, &str); 6] = [
+/// What flow control, authorization and admission look at for most requests.
+const BOOT_CACHES: [(&str, &str); 8] = [
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("rbac.authorization.k8s.io", "clusterroles"),
     ("rbac.authorization.k8s.io", "clusterrolebindings"),
     ("rbac.authorization.k8s.io", "roles"),
     ("rbac.authorization.k8s.io", "rolebindings"),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "prioritylevelconfigurations",
+    ),
 ];
 
 /// Parsed lists by group and plural, and what their caches had changed last.
@@ -141,7 +147,9 @@ pub struct Registry {
 impl Registry {
     /// A registry whose boot objects are made in the background.
     pub fn start(parts: Parts) -> Arc<Self> {
+        let metrics = parts.metrics.clone();
         let registry = Arc::new(Self::new(parts));
+        metrics.add_source(registry.source());
         crate::boot::start(&registry);
         registry
     }
@@ -235,6 +243,17 @@ impl Registry {
         let mut changes = cache.subscribe();
         changes.mark_unchanged();
         Some((cache.changed(), changes))
+    }
+
+    /// What tells of changes of a resource from now on.
+    pub(crate) fn changes(
+        &self,
+        group: &str,
+        plural: &str,
+    ) -> Option<tokio::sync::watch::Receiver<i64>> {
+        let mut changes = self.cache(group, plural)?.subscribe();
+        changes.mark_unchanged();
+        Some(changes)
     }
 
     /// Serves these definitions and no others. Those that are as they were keep their caches and watches.

@@ -590,7 +590,7 @@ pub fn compares(key: &Bytes, revision: i64, mut more: Vec<Compare>) -> Vec<Compa
     more
 }
 
-fn puts(key: &Bytes, value: &Bytes, lease: i64, mut more: Vec<Op>) -> Vec<Op> {
+pub fn puts(key: &Bytes, value: &Bytes, lease: i64, mut more: Vec<Op>) -> Vec<Op> {
     more.insert(
         0,
         Op::Put {

@@ -253,7 +253,7 @@ impl Health {
             },
             Probe::Synced if front.backend.is_synced() => Ok(()),
             Probe::Synced => Err("not finished".to_owned()),
-            Probe::Serving if front.draining.is_cancelled() => {
+            Probe::Serving if front.unready.is_cancelled() => {
                 Err("process is shutting down".to_owned())
             }
             Probe::Serving => Ok(()),

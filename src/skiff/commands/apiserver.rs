@@ -61,9 +61,18 @@ pub struct ServingFlags {
     /// The maximum number of mutating requests in flight.
     #[arg(long)]
     max_mutating_requests_inflight: Option<usize>,
+    /// Share the two limits of requests in flight out by flow schemas and priority levels.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    enable_priority_and_fairness: Option<bool>,
     /// How long a handler may keep a request open before it times out.
     #[arg(long, value_parser = flags::duration)]
     request_timeout: Option<Duration>,
+    /// The least time a handler of a watch keeps it open; watches end after a random time of up to twice this, in seconds.
+    #[arg(long)]
+    min_request_timeout: Option<u64>,
+    /// How long the server still serves when it is told to end, while /readyz fails already.
+    #[arg(long, value_parser = flags::duration)]
+    shutdown_delay_duration: Option<Duration>,
     /// The interval of compaction requests; 0 never compacts.
     #[arg(long, value_parser = flags::duration)]
     etcd_compaction_interval: Option<Duration>,
@@ -137,7 +146,10 @@ impl ServingFlags {
             anonymous_auth,
             max_requests_inflight,
             max_mutating_requests_inflight,
+            enable_priority_and_fairness,
             request_timeout,
+            min_request_timeout,
+            shutdown_delay_duration,
             etcd_compaction_interval,
             etcd_prefix,
         } = self;
@@ -177,7 +189,17 @@ impl ServingFlags {
             &mut options.limits.mutating_requests_in_flight,
             max_mutating_requests_inflight,
         );
-        replace(&mut options.limits.request_timeout, request_timeout);
+        let limits = &mut options.limits;
+        replace(
+            &mut limits.priority_and_fairness,
+            enable_priority_and_fairness,
+        );
+        replace(&mut limits.request_timeout, request_timeout);
+        replace(
+            &mut limits.min_request_timeout,
+            min_request_timeout.map(Duration::from_secs),
+        );
+        replace(&mut limits.shutdown_delay, shutdown_delay_duration);
     }
 }
 

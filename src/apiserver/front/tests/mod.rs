@@ -1,5 +1,6 @@
 //! A whole server over real TLS sockets, in front of a backend that answers what its paths say.
 
+mod flow;
 mod harness;
 mod http;
 mod identity;
