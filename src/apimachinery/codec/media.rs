@@ -83,6 +83,17 @@ pub fn content_type(header: Option<&str>) -> Option<MediaType> {
 
 /// The best encoding for an `Accept` header; none given is JSON. `None` is a 406.
 pub fn accept(header: Option<&str>) -> Option<Negotiated> {
+    best(header, |_| true)
+}
+
+/// The same where an answer has no form as a table: clauses that ask for one are passed over.
+pub fn accept_without_table(header: Option<&str>) -> Option<Negotiated> {
+    best(header, |negotiated| {
+        negotiated.transform != Transform::Table
+    })
+}
+
+fn best(header: Option<&str>, fits: impl Fn(&Negotiated) -> bool) -> Option<Negotiated> {
     let header = header.unwrap_or("").trim();
     if header.is_empty() {
         return Some(Negotiated::default());
@@ -97,7 +108,8 @@ pub fn accept(header: Option<&str>) -> Option<Negotiated> {
     clauses
         .iter()
         .filter(|(quality, _)| *quality > 0)
-        .find_map(|(_, clause)| parse_clause(clause))
+        .filter_map(|(_, clause)| parse_clause(clause))
+        .find(fits)
 }
 
 /// Clauses looked at in one Accept header.
@@ -186,6 +198,12 @@ mod tests {
             Some((MediaType::Json, Transform::None))
         );
         assert_eq!(media("text/html"), None);
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(accept_without_table(Some(table)), None);
+        assert_eq!(
+            accept_without_table(Some(&format!("{table},application/yaml"))).map(|n| n.media),
+            Some(MediaType::Yaml)
+        );
         assert_eq!(media("application/json;q=0"), None);
     }
 

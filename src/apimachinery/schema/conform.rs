@@ -49,6 +49,12 @@ pub fn complete(object: &mut Value, message: &Message) {
     let _ = walk.root(object, message);
 }
 
+/// What Go writes of the field called `name` when nothing is in it; `null` when it leaves it out.
+pub fn zero_field(message: &Message, name: &str) -> Value {
+    let field = message.fields.iter().find(|field| field.name == name);
+    field.and_then(absent).unwrap_or(Value::Null)
+}
+
 /// The value Go gives an absent field of this type when it is always written; none for types it leaves out.
 fn zero(ty: &Type) -> Option<Value> {
     Some(match ty {

@@ -34,6 +34,10 @@ impl Strategy for ResourceClaims {
         (GROUP, "resourceclaims")
     }
 
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn convert(&self, object: &mut Value, from: &Resource, to: &Resource) {
         convert_claim(object, &["spec"], from, to);
     }

@@ -16,6 +16,7 @@ pub struct Simple {
     unconditional: bool,
     validate: fn(&Value) -> ErrorList,
     frozen: &'static [&'static str],
+    bare_status: bool,
 }
 
 fn nothing(_object: &Value) -> ErrorList {
@@ -31,6 +32,7 @@ impl Simple {
             unconditional: true,
             validate: nothing,
             frozen: &[],
+            bare_status: false,
         }
     }
 
@@ -56,6 +58,12 @@ impl Simple {
         self
     }
 
+    /// Writers of status cannot touch metadata.
+    const fn with_bare_status(mut self) -> Self {
+        self.bare_status = true;
+        self
+    }
+
     const fn with_version_only(mut self) -> Self {
         self.unconditional = false;
         self
@@ -73,6 +81,10 @@ impl Strategy for Simple {
 
     fn counts_generation(&self) -> bool {
         self.generation
+    }
+
+    fn status_keeps_metadata(&self) -> bool {
+        self.bare_status
     }
 
     fn updates_unconditionally(&self) -> bool {
@@ -108,6 +120,7 @@ const STORAGE: &str = "storage.k8s.io";
 
 pub static API_SERVICES: Simple = Simple::new("apiregistration.k8s.io", "apiservices")
     .with_version_only()
+    .with_bare_status()
     .checked(api_services::service);
 pub static CSI_NODES: Simple = Simple::new(STORAGE, "csinodes")
     .with_version_only()
@@ -117,6 +130,7 @@ pub static CSI_STORAGE_CAPACITIES: Simple = Simple::new(STORAGE, "csistoragecapa
     .frozen(&["nodeTopology", "storageClassName"]);
 pub static VOLUME_ATTACHMENTS: Simple = Simple::new(STORAGE, "volumeattachments")
     .with_version_only()
+    .with_bare_status()
     .checked(storage::csi::attachment)
     .frozen(&["spec"]);
 pub static DEVICE_CLASSES: Simple = Simple::new(RESOURCE, "deviceclasses")
@@ -124,6 +138,7 @@ pub static DEVICE_CLASSES: Simple = Simple::new(RESOURCE, "deviceclasses")
     .checked(devices::class);
 pub static DEVICE_TAINT_RULES: Simple = Simple::new(RESOURCE, "devicetaintrules")
     .counted()
+    .with_bare_status()
     .checked(devices::taint_rule);
 pub static CONTROLLER_REVISIONS: Simple = Simple::new("apps", "controllerrevisions")
     .checked(apps::controller_revision)

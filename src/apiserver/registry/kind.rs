@@ -60,7 +60,7 @@ impl Kind {
             fields,
             shape: Arc::new(shape),
             type_prefix: codec::type_prefix(storage),
-            resets: Resets::new(storage, strategy.status_fields()),
+            resets: Resets::new(storage, strategy),
             cache: OnceLock::new(),
             stop: None,
         }

@@ -9,6 +9,7 @@ use apimachinery::{Map, Status, Value, meta, time};
 
 use super::kind::Kind;
 use super::options::WriteOptions;
+use super::strategy::Strategy;
 use super::write::{Current, Next, Write};
 
 /// What the endpoints of a kind reset, and so nobody comes to own there.
@@ -19,14 +20,16 @@ pub struct Resets {
 }
 
 impl Resets {
-    pub fn new(resource: &Resource, status_fields: &[&str]) -> Self {
+    pub fn new(resource: &Resource, strategy: &dyn Strategy) -> Self {
+        let status_fields = strategy.status_fields();
         let has_status = resource.subresource("status").is_some();
         let others: Vec<&str> = resource
             .schema
             .fields
             .iter()
             .map(|field| &*field.name)
-            .filter(|name| !matches!(*name, "metadata" | "apiVersion" | "kind"))
+            .filter(|name| !matches!(*name, "apiVersion" | "kind"))
+            .filter(|name| *name != "metadata" || strategy.status_keeps_metadata())
             .filter(|name| !status_fields.contains(name))
             .collect();
         let own = if has_status { status_fields } else { &[] };

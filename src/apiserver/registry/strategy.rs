@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::Resource;
 use apimachinery::field::ErrorList;
+use apimachinery::schema::zero_field;
 use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 use store::{Compare, Op};
@@ -87,6 +88,11 @@ pub trait Strategy: Send + Sync + 'static {
         &["status"]
     }
 
+    /// Whether writers of the status subresource cannot touch metadata (`metav1.ResetObjectMetaForStatus`).
+    fn status_keeps_metadata(&self) -> bool {
+        false
+    }
+
     /// Whether a create may bring a status.
     fn keeps_status_on_create(&self) -> bool {
         false
@@ -95,7 +101,7 @@ pub trait Strategy: Send + Sync + 'static {
     fn prepare_create(&self, change: &Change<'_>, object: &mut Value) {
         if change.resource.subresource("status").is_some() && !self.keeps_status_on_create() {
             for field in self.status_fields() {
-                set(object, field, Value::Object(apimachinery::Map::new()));
+                set(object, field, zero_field(change.resource.schema, field));
             }
         }
     }
@@ -217,6 +223,20 @@ pub struct Plain(pub &'static Resource);
 impl Strategy for Plain {
     fn id(&self) -> (&'static str, &'static str) {
         (self.0.group, self.0.plural)
+    }
+
+    fn status_keeps_metadata(&self) -> bool {
+        matches!(
+            self.0.group,
+            "internal.apiserver.k8s.io" | "scheduling.k8s.io" | "storagemigration.k8s.io"
+        )
+    }
+}
+
+/// Puts back what of the metadata a client can set.
+pub fn keep_metadata(new: &mut Value, old: &Value) {
+    for field in ["annotations", "finalizers", "labels", "ownerReferences"] {
+        restore(&mut new["metadata"], &old["metadata"], field);
     }
 }
 

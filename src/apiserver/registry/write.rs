@@ -22,7 +22,7 @@ use super::codec;
 use super::kind::Kind;
 use super::managed;
 use super::options::WriteOptions;
-use super::strategy::{Change, bump_generation};
+use super::strategy::{Change, bump_generation, keep_metadata};
 use super::{Registry, errors};
 use crate::admission::{self, Attributes, Operation};
 use crate::cache::Entry;
@@ -474,6 +474,9 @@ impl<'a> Write<'a> {
         keep_system_fields(new, old);
         let change = self.change();
         strategy.prepare_update(&change, new, old);
+        if self.subresource == "status" && strategy.status_keeps_metadata() {
+            keep_metadata(new, old);
+        }
         if strategy.counts_generation() {
             bump_generation(new, old, strategy.status_fields());
         }

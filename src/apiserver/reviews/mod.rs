@@ -10,7 +10,7 @@ use apimachinery::codec::media::{self, MediaType};
 use apimachinery::codec::{self, DecodeError, Decoded, json, protobuf, yaml};
 use apimachinery::status::Status;
 use apimachinery::{Value, meta};
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Request, Response, StatusCode};
 
 use crate::body::Body;
@@ -64,6 +64,12 @@ impl Review {
         if info.verb != Verb::Create {
             return Err(Status::method_not_allowed());
         }
+        let accept = request.headers().get(ACCEPT);
+        let accept = accept.and_then(|value| value.to_str().ok());
+        let media = media::accept_without_table(accept)
+            .ok_or_else(|| Status::not_acceptable(media::ACCEPTED))?
+            .media;
+        let accepted = Accepted { media, ..accepted };
         let mut object = read(resource, request, front.limits.body_bytes).await?;
         let status = match self {
             Self::Token => identity::token(front, &object).await?,

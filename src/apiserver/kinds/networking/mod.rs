@@ -94,6 +94,10 @@ impl Strategy for ServiceCidrs {
         (GROUP, "servicecidrs")
     }
 
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = ErrorList::new();
         let path = Path::new("spec").child("cidrs");
@@ -136,6 +140,29 @@ impl Strategy for ServiceCidrs {
     }
 }
 
+/// An address written as Go writes it (`validation.IsValidIP`); else what is wrong with it.
+fn canonical_address(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
+            Err("must not be an IPv4-mapped IPv6 address".to_owned())
+        }
+        Ok(address) if address.to_string() == text => Ok(address),
+        Ok(address) => Err(format!("must be in canonical form (\"{address}\")")),
+        Err(_) if is_padded(text) => Err("must not have leading 0s".to_owned()),
+        Err(_) => Err("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()),
+    }
+}
+
+/// Whether it would be an IPv4 address but for zeros in front of its numbers.
+fn is_padded(text: &str) -> bool {
+    let bare = |part: &str| match part.trim_start_matches('0') {
+        "" if !part.is_empty() => "0".to_owned(),
+        bare => bare.to_owned(),
+    };
+    let parts: Vec<String> = text.split('.').map(bare).collect();
+    parts.join(".").parse::<std::net::Ipv4Addr>().is_ok()
+}
+
 pub struct IpAddresses;
 
 impl Strategy for IpAddresses {
@@ -145,13 +172,7 @@ impl Strategy for IpAddresses {
 
     /// The name is the address in its canonical form.
     fn name_rule(&self) -> super::object_meta::NameRule {
-        |name, _| match name.parse::<IpAddr>() {
-            Ok(address) if address.to_string() == name => Vec::new(),
-            Ok(_) => vec!["must be a valid address in canonical form".to_owned()],
-            Err(_) => {
-                vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]
-            }
-        }
+        |name, _| canonical_address(name).err().into_iter().collect()
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
@@ -167,5 +188,31 @@ impl Strategy for IpAddresses {
             }
         }
         errors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_written_as_go_writes_it() {
+        for (text, wrong) in [
+            ("1.2.3.4", ""),
+            ("0.0.0.0", ""),
+            ("fe80::1", ""),
+            ("0:0:0:0:0:0:0:0", "must be in canonical form (\"::\")"),
+            ("1234::ABCD", "must be in canonical form (\"1234::abcd\")"),
+            ("1.1.1.01", "must not have leading 0s"),
+            ("1.1.1.00", "must not have leading 0s"),
+            ("::ffff:1.1.1.1", "must not be an IPv4-mapped IPv6 address"),
+            (
+                "1.1..1",
+                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
+        ] {
+            let said = canonical_address(text).err().unwrap_or_default();
+            assert_eq!(said, wrong, "{text}");
+        }
     }
 }

@@ -18,6 +18,10 @@ impl Strategy for FlowSchemas {
         (GROUP, "flowschemas")
     }
 
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn counts_generation(&self) -> bool {
         true
     }
@@ -175,6 +179,10 @@ pub struct PriorityLevelConfigurations;
 impl Strategy for PriorityLevelConfigurations {
     fn id(&self) -> (&'static str, &'static str) {
         (GROUP, "prioritylevelconfigurations")
+    }
+
+    fn status_keeps_metadata(&self) -> bool {
+        true
     }
 
     fn counts_generation(&self) -> bool {

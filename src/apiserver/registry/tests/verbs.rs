@@ -143,6 +143,29 @@ async fn status_is_its_own_endpoint() {
 }
 
 #[tokio::test]
+async fn what_is_answered_and_not_stored_has_no_table() {
+    let server = Harness::start().await;
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let review =
+        json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}).to_string();
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let ask = |accept: String| {
+        let review = review.clone();
+        let server = &server;
+        async move {
+            let headers = [("accept", accept.as_str())];
+            server.ask(Method::POST, path, &headers, review).await
+        }
+    };
+    assert_eq!(
+        ask(table.to_owned()).await.message(406),
+        "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    );
+    let answer = ask(format!("{table},application/json")).await.expect(201);
+    assert_eq!(answer["kind"], "SelfSubjectAccessReview");
+}
+
+#[tokio::test]
 async fn deleting_answers_with_a_status_and_the_object_is_gone() {
     let server = Harness::start().await;
     let made = server
