@@ -11,6 +11,7 @@ use apimachinery::Value;
 use apimachinery::field::{Error, ErrorList, Path};
 use serde_json::json;
 
+use super::check::Node;
 use super::core::services::addresses::Cidr;
 use super::tree::{at, default_text, has, items, items_mut, object_mut, set, text};
 use crate::registry::strategy::{Change, Strategy};
@@ -189,6 +190,21 @@ impl Strategy for IpAddresses {
         }
         errors
     }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = self.validate_create(change, new);
+        errors.extend(same_parent(new, old));
+        errors
+    }
+}
+
+/// An address stays with the object that has it (`ValidateIPAddressUpdate`).
+fn same_parent(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    Node::root(at(new, &["spec"]), "spec")
+        .at("parentRef")
+        .unchanged(&mut errors, at(old, &["spec", "parentRef"]));
+    errors
 }
 
 #[cfg(test)]
@@ -214,5 +230,22 @@ mod tests {
             let said = canonical_address(text).err().unwrap_or_default();
             assert_eq!(said, wrong, "{text}");
         }
+    }
+
+    #[test]
+    fn an_address_stays_with_its_object() {
+        let of =
+            |name: &str| json!({"spec": {"parentRef": {"resource": "services", "name": name}}});
+        assert!(same_parent(&of("a"), &of("a")).is_empty());
+        let errors: Vec<String> = same_parent(&of("b"), &of("a"))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].starts_with("spec.parentRef: Invalid value"),
+            "{errors:?}"
+        );
+        assert!(errors[0].ends_with("field is immutable"), "{errors:?}");
     }
 }
