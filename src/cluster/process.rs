@@ -20,12 +20,21 @@ const SLICE: Duration = Duration::from_micros(100);
 /// threads. The shorter the slice a thread asks for, the sooner it runs once it woke (EEVDF, Linux 6.12). Its share of
 /// a busy machine stays the same. Older kernels ignore it.
 pub fn use_short_slices() -> Result<(), Errno> {
+    schedule(nice().unwrap_or(0))
+}
+
+/// Has this thread yield to those of the process that do not: its niceness grows by `more`, up to 19.
+pub fn yield_by(more: i32) -> Result<(), Errno> {
+    schedule(nice().unwrap_or(0).saturating_add(more).min(19))
+}
+
+/// Sets this thread's niceness and slice; the kernel's call takes both.
+fn schedule(nice: i32) -> Result<(), Errno> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
         sched_flags: 0,
-        // As it is: the call sets both.
-        sched_nice: nice().unwrap_or(0),
+        sched_nice: nice,
         sched_priority: 0,
         sched_runtime: SLICE.as_nanos() as u64,
         sched_deadline: 0,
@@ -100,9 +109,9 @@ fn start_time(pid: i32) -> Option<u64> {
     parse_start_time(&stat)
 }
 
-/// This process's niceness, field 19 of its `stat`.
-fn nice() -> Option<i32> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+/// This thread's niceness, field 19 of its `stat`.
+pub fn nice() -> Option<i32> {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     fields.nth(16)?.parse().ok()
 }

@@ -11,5 +11,6 @@
 pub mod api;
 pub mod inprocess;
 pub mod notify;
+mod parts;
 pub mod server;
 pub mod store;

@@ -8,12 +8,12 @@ use apiserver::options::Pem;
 use apiserver::{Options, Server};
 use controllers::ControllersConfig;
 use scheduler::SchedulerConfig;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{self, ApiConfig, ApiError, key_pair};
 use super::inprocess::InProcess;
 use super::notify;
+use super::parts::Parts;
 use super::store::{EtcdFront, StoreConfig};
 use crate::files::{self, FileError};
 use crate::kubeconfig::{self, Entry};
@@ -27,6 +27,8 @@ pub enum ServerError {
     Pki(#[from] PkiError),
     #[error(transparent)]
     Api(#[from] ApiError),
+    #[error("cannot start threads: {0}")]
+    Threads(std::io::Error),
     #[error("{part} ended: {reason}")]
     Ended { part: &'static str, reason: String },
 }
@@ -97,7 +99,7 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
         () = shutdown.cancelled() => false,
     };
     let parts_shutdown = CancellationToken::new();
-    let mut parts = JoinSet::new();
+    let mut parts = Parts::new().map_err(ServerError::Threads)?;
     if ready {
         start_parts(
             &running.server,
@@ -115,19 +117,16 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
     tokio::pin!(serving);
     let outcome = tokio::select! {
         served = &mut serving => return Ok(served?),
-        ended = part_ended(&mut parts) => ended,
+        ended = parts.ended() => Err(ended),
         () = shutdown.cancelled() => Ok(()),
     };
     // Components first: the leases they hold are given back through the server.
     parts_shutdown.cancel();
-    while parts.join_next().await.is_some() {}
+    parts.join().await;
     stop.cancel();
     serving.await?;
     outcome
 }
-
-/// How a part ended.
-type Ended = (&'static str, Result<(), String>);
 
 fn start_parts(
     server: &Arc<Server>,
@@ -135,18 +134,13 @@ fn start_parts(
     scheduler: Option<SchedulerConfig>,
     controllers: Option<ControllersConfig>,
     shutdown: &CancellationToken,
-    parts: &mut JoinSet<Ended>,
+    parts: &mut Parts,
 ) {
     if let Some(config) = scheduler {
         let client = InProcess::client(server, "system:kube-scheduler", &[])
             .with_user_agent("kube-scheduler");
         let shutdown = shutdown.clone();
-        let run = async move {
-            scheduler::run(client, config, shutdown)
-                .await
-                .map_err(|error| error.to_string())
-        };
-        parts.spawn(async move { ("scheduler", run.await) });
+        parts.start("scheduler", scheduler::run(client, config, shutdown));
     }
     if let Some(mut config) = controllers {
         config.root_ca = std::fs::read_to_string(pki.certificate("ca")).ok();
@@ -156,27 +150,7 @@ fn start_parts(
         let client = InProcess::client(server, user, &["system:masters"])
             .with_user_agent("kube-controller-manager");
         let shutdown = shutdown.clone();
-        let run = async move {
-            controllers::run(client, config, shutdown)
-                .await
-                .map_err(|error| error.to_string())
-        };
-        parts.spawn(async move { ("controllers", run.await) });
-    }
-}
-
-/// The first part that ends. It was not asked to, so that is an error.
-async fn part_ended(parts: &mut JoinSet<Ended>) -> Result<(), ServerError> {
-    match parts.join_next().await {
-        None => std::future::pending().await,
-        Some(Ok((part, ended))) => {
-            let reason = ended.err().unwrap_or_else(|| "it returned".into());
-            Err(ServerError::Ended { part, reason })
-        }
-        Some(Err(error)) => Err(ServerError::Ended {
-            part: "a part",
-            reason: error.to_string(),
-        }),
+        parts.start("controllers", controllers::run(client, config, shutdown));
     }
 }
 
