@@ -13,10 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     devices::{
         Inventory,
-        view::{
-            AllocatedDevice, ClaimSpec as ClaimOfDevices, DeviceClass, DeviceTaintRule,
-            ResourceSlice,
-        },
+        view::{AllocatedDevice, ClaimSpec as ClaimOfDevices, DeviceClass, ResourceSlice},
     },
     plugins::dynamic_resources::ClaimPlan,
     resources::{Amount, ResourceList},
@@ -385,7 +382,6 @@ pub struct Storage {
     pub capacities: HashMap<String, Arc<CsiStorageCapacity>>,
     pub slices: HashMap<String, Arc<ResourceSlice>>,
     pub device_classes: HashMap<String, Arc<DeviceClass>>,
-    pub device_taint_rules: HashMap<String, Arc<DeviceTaintRule>>,
     resource_claims: HashMap<String, Arc<ResourceClaim>>,
     /// Claims as they will be once what was decided here is written and seen.
     assumed_claims: HashMap<String, AssumedClaim>,
@@ -605,7 +601,6 @@ impl Storage {
 
     /// All devices, and what claims have of them.
     pub fn inventory(&self) -> Inventory {
-        let rules: Vec<_> = self.device_taint_rules.values().cloned().collect();
         let claims = self
             .resource_claims
             .keys()
@@ -613,7 +608,6 @@ impl Storage {
         let allocations = claims.filter_map(|claim| claim.status.allocation.as_ref());
         Inventory::new(
             self.slices.values(),
-            &rules,
             allocations.flat_map(|one| &one.devices.results),
         )
     }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
     r::{
-        CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, DEVICECLASSES, DEVICETAINTRULES, NAMESPACES,
-        NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS,
+        CSIDRIVERS, CSINODES, CSISTORAGECAPACITIES, DEVICECLASSES, NAMESPACES, NODES,
+        PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODDISRUPTIONBUDGETS, PODS, REPLICASETS,
         REPLICATIONCONTROLLERS, RESOURCECLAIMS, RESOURCESLICES, SERVICES, STATEFULSETS,
         STORAGECLASSES, VOLUMEATTACHMENTS,
     },
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     budget::PodDisruptionBudget,
-    devices::view::{DeviceClass, DeviceTaintRule, ResourceSlice},
+    devices::view::{DeviceClass, ResourceSlice},
     framework::Change,
     node::Node,
     pod::Pod,
@@ -66,7 +66,6 @@ pub struct Informers {
     resource_claims: Informer<ResourceClaim>,
     slices: Informer<ResourceSlice>,
     device_classes: Informer<DeviceClass>,
-    device_taint_rules: Informer<DeviceTaintRule>,
 }
 
 impl Informers {
@@ -103,7 +102,6 @@ impl Informers {
             resource_claims: all(factory, &RESOURCECLAIMS),
             slices: all(factory, &RESOURCESLICES),
             device_classes: all(factory, &DEVICECLASSES),
-            device_taint_rules: all(factory, &DEVICETAINTRULES),
         }
     }
 
@@ -126,7 +124,6 @@ impl Informers {
         self.resource_claims.wait_synced().await;
         self.slices.wait_synced().await;
         self.device_classes.wait_synced().await;
-        self.device_taint_rules.wait_synced().await;
     }
 
     /// Brings everything into `shared`, now and from now on. Pods come last, so that they find all else.
@@ -196,12 +193,6 @@ impl Informers {
             shared,
             Change::Devices,
             |storage, delta| put(&mut storage.device_classes, delta),
-        );
-        feed_as(
-            &self.device_taint_rules,
-            shared,
-            Change::Devices,
-            |storage, delta| put(&mut storage.device_taint_rules, delta),
         );
     }
 }

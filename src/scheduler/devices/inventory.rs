@@ -5,9 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use api::view::Taint;
-
-use super::view::{AllocatedDevice, Device, DeviceTaintRule, Place, ResourceSlice};
+use super::view::{AllocatedDevice, Device, Place, ResourceSlice};
 
 /// A device by its driver, pool and name.
 pub type DeviceId = (String, String, String);
@@ -19,8 +17,6 @@ pub type CounterId = (String, String, String, String);
 pub struct Entry {
     slice: Arc<ResourceSlice>,
     place: usize,
-    /// Its own taints, and those of rules.
-    pub taints: Vec<Taint>,
 }
 
 impl Entry {
@@ -90,7 +86,6 @@ impl Inventory {
     /// Of the newest generation of each pool. `allocated` is what claims have.
     pub fn new<'a>(
         slices: impl Iterator<Item = &'a Arc<ResourceSlice>>,
-        rules: &[Arc<DeviceTaintRule>],
         allocated: impl Iterator<Item = &'a AllocatedDevice>,
     ) -> Self {
         let mut pools: BTreeMap<(&str, &str), Vec<&Arc<ResourceSlice>>> = BTreeMap::new();
@@ -108,7 +103,7 @@ impl Inventory {
                 .all(|slice| slice.spec.pool.resource_slice_count <= pool.len());
             for slice in pool {
                 if is_complete {
-                    inventory.add(slice, rules);
+                    inventory.add(slice);
                 } else {
                     inventory.incomplete.push((name.into(), slice.clone()));
                 }
@@ -118,7 +113,7 @@ impl Inventory {
         inventory
     }
 
-    fn add(&mut self, slice: &Arc<ResourceSlice>, rules: &[Arc<DeviceTaintRule>]) {
+    fn add(&mut self, slice: &Arc<ResourceSlice>) {
         let spec = &slice.spec;
         for set in &spec.shared_counters {
             for (name, counter) in &set.counters {
@@ -132,23 +127,10 @@ impl Inventory {
                     .insert(id, counter.value.map_or(0, |value| value.0.value()));
             }
         }
-        for (place, device) in spec.devices.iter().enumerate() {
-            let is = |wanted: &Option<String>, value: &str| {
-                wanted.as_ref().is_none_or(|wanted| wanted == value)
-            };
-            let of_rules = rules.iter().filter(|rule| {
-                rule.spec.device_selector.as_ref().is_some_and(|one| {
-                    is(&one.driver, &spec.driver)
-                        && is(&one.pool, &spec.pool.name)
-                        && is(&one.device, &device.name)
-                })
-            });
-            let mut taints = device.taints.clone();
-            taints.extend(of_rules.map(|rule| rule.spec.taint.clone()));
+        for place in 0..spec.devices.len() {
             self.devices.push(Entry {
                 slice: slice.clone(),
                 place,
-                taints,
             });
         }
     }

@@ -183,7 +183,8 @@ impl Search<'_> {
             })
         });
         let effects = ["NoSchedule", "NoExecute"];
-        Ok(selected.clone()? && untolerated(&entry.taints, &wish.tolerations, &effects).is_none())
+        Ok(selected.clone()?
+            && untolerated(&entry.device().taints, &wish.tolerations, &effects).is_none())
     }
 
     fn take_all(

@@ -61,7 +61,7 @@ impl Found {
     fn all(&self, claims: &[Value]) -> Result<Option<Vec<Value>>, String> {
         let claims: Vec<_> = claims.iter().map(|one| claim(one.clone())).collect();
         let requests = Request::all(&claims, &classes())?;
-        let inventory = Inventory::new(self.slices.iter(), &[], self.allocated.iter());
+        let inventory = Inventory::new(self.slices.iter(), self.allocated.iter());
         let known = RefCell::default();
         let ask = Ask {
             claims: &claims,

@@ -167,29 +167,6 @@ pub struct CelSelector {
     pub expression: String,
 }
 
-/// DeviceTaintRule: a taint for the devices it selects.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct DeviceTaintRule {
-    pub spec: RuleSpec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RuleSpec {
-    pub device_selector: Option<DeviceSelector>,
-    pub taint: Taint,
-}
-
-/// What is not named may be anything.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct DeviceSelector {
-    pub driver: Option<String>,
-    pub pool: Option<String>,
-    pub device: Option<String>,
-}
-
 /// The `spec` of a ResourceClaim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
