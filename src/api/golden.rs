@@ -105,7 +105,7 @@ fn every_golden_protobuf_is_its_json_and_back_to_the_byte() {
 }
 
 #[test]
-fn every_golden_yaml_is_its_json() {
+fn every_golden_yaml_is_its_json_and_back_to_the_byte() {
     let Some(folder) = folder() else { return };
     for (name, _) in objects(&folder) {
         let golden = json::decode(&read(&folder, &name, "json"))
@@ -119,5 +119,10 @@ fn every_golden_yaml_is_its_json() {
             .expect("YAML")
             .value;
         assert_eq!(difference(&name, &golden, &again), None);
+        assert_eq!(
+            String::from_utf8_lossy(&yaml::encode(&golden)),
+            String::from_utf8_lossy(&read(&folder, &name, "yaml")),
+            "{name}: other text"
+        );
     }
 }

@@ -21,6 +21,8 @@ mod mutations;
 pub mod openapi;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod random;
 pub mod resource;
 #[cfg(test)]
 mod shape;

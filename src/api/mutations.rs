@@ -2,6 +2,7 @@
 //! transformation. Nothing may panic; the damage is the same in every run.
 
 use crate::golden::{folder, objects, read};
+use crate::random::Random;
 use apimachinery::apply::FieldSet;
 use apimachinery::apply::managed_fields::{Write, apply, update};
 use apimachinery::codec::{json, protobuf, yaml};
@@ -14,21 +15,7 @@ use apimachinery::{Value, time};
 /// Damaged inputs of each kind and encoding.
 const ROUNDS: usize = 6;
 
-/// A small generator of numbers (xorshift64*), so that a failure can be repeated.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
     /// Changes, removes, repeats or cuts some bytes.
     fn damage(&mut self, bytes: &[u8]) -> Vec<u8> {
         const INTERESTING: &[u8] = b"\0\xff\x80{}[]\",:\\-0eE.$&*!|>\n\t #";
