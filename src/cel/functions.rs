@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use apimachinery::quantity::Quantity;
 use apimachinery::time;
 
+use super::libraries;
 use super::value::Val;
 
 /// Longest text a function makes (bytes).
@@ -33,7 +34,10 @@ pub fn type_called(name: &str) -> Option<&'static str> {
 
 /// Names that hold functions rather than values.
 pub fn is_space(name: &str) -> bool {
-    matches!(name, "optional" | "jsonpatch" | "sets" | "ip" | "strings")
+    matches!(
+        name,
+        "format" | "ip" | "jsonpatch" | "optional" | "sets" | "strings"
+    )
 }
 
 /// Calls a function of a name that holds such.
@@ -44,6 +48,7 @@ pub fn call_in<'v>(space: &str, name: &str, arguments: &[Val<'v>]) -> Result<Val
             Ok(Val::text(key.replace('~', "~0").replace('/', "~1")))
         }
         ("strings", "quote", [Val::Text(text)]) => Ok(Val::text(format!("{text:?}"))),
+        ("format", name, arguments) => libraries::named_format(name, arguments),
         ("ip", "isCanonical", [Val::Text(text)]) => {
             let address = parse_address(text)?;
             Ok(Val::Bool(address.to_string() == *text))
@@ -104,6 +109,9 @@ pub fn call<'v>(
     let Some(target) = target else {
         return match arguments {
             [one] => function(name, one),
+            [Val::Text(text), Val::Text(_)] if name == "matches" => {
+                text_member(text, name, &arguments[1..])
+            }
             _ => Err(overload(name)),
         };
     };
@@ -117,6 +125,12 @@ pub fn call<'v>(
             ("reason", []) => Ok(Val::text(answer.reason.as_str())),
             ("errored", []) => Ok(Val::Bool(!answer.error.is_empty())),
             ("error", []) => Ok(Val::text(answer.error.as_str())),
+            _ => Err(overload(name)),
+        },
+        Val::Url(uri) => libraries::url_member(uri, name, arguments),
+        Val::Version(version) => version.member(name, arguments),
+        Val::Format(format) => match (name, arguments) {
+            ("validate", [Val::Text(text)]) => Ok(libraries::validate(format, text)),
             _ => Err(overload(name)),
         },
         Val::Text(text) => text_member(text, name, arguments),
@@ -143,6 +157,7 @@ pub fn call<'v>(
                 "getHours" => i64::from(at.hour()),
                 "getMinutes" => i64::from(at.minute()),
                 "getSeconds" => i64::from(at.second()),
+                "getMilliseconds" => i64::from(at.millisecond()),
                 _ => return Err(overload(name)),
             };
             Ok(Val::Int(number))
@@ -161,11 +176,30 @@ pub fn call<'v>(
             ("family", []) => Ok(Val::Int(if address.is_ipv4() { 4 } else { 6 })),
             ("isLoopback", []) => Ok(Val::Bool(address.is_loopback())),
             ("isUnspecified", []) => Ok(Val::Bool(address.is_unspecified())),
+            ("isLinkLocalUnicast", []) => Ok(Val::Bool(is_link_local(*address))),
+            ("isLinkLocalMulticast", []) => Ok(Val::Bool(is_link_local_multicast(*address))),
+            ("isGlobalUnicast", []) => Ok(Val::Bool(
+                !address.is_unspecified()
+                    && !address.is_loopback()
+                    && !address.is_multicast()
+                    && !is_link_local(*address)
+                    && *address != IpAddr::V4(std::net::Ipv4Addr::BROADCAST),
+            )),
             _ => Err(overload(name)),
         },
         Val::Range(base, bits) => match (name, arguments) {
             ("prefixLength", []) => Ok(Val::Int(i64::from(*bits))),
             ("ip", []) => Ok(Val::Address(*base)),
+            ("masked", []) => Ok(Val::Range(masked(*base, *bits), *bits)),
+            ("containsCIDR", [range]) => {
+                let (inner, narrower) = match range {
+                    Val::Range(inner, narrower) => (*inner, *narrower),
+                    other => parse_range(&other.show())?,
+                };
+                Ok(Val::Bool(
+                    narrower >= *bits && contains(*base, *bits, inner),
+                ))
+            }
             ("containsIP", [address]) => {
                 let address = match address {
                     Val::Address(address) => *address,
@@ -176,6 +210,34 @@ pub fn call<'v>(
             _ => Err(overload(name)),
         },
         _ => Err(overload(name)),
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+fn is_link_local_multicast(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(address) => address.segments()[0] & 0xff0f == 0xff02,
+    }
+}
+
+/// The address with the bits of hosts gone.
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            IpAddr::V6((u128::from(address) & mask).into())
+        }
     }
 }
 
@@ -258,10 +320,14 @@ fn function<'v>(name: &str, value: &Val<'v>) -> Result<Val<'v>, String> {
             Val::Range(address, bits)
         }
         ("isCIDR", Val::Text(text)) => Val::Bool(parse_range(text).is_ok()),
-        ("isURL", Val::Text(text)) => {
-            let absolute = |uri: http::Uri| uri.scheme().is_some() && uri.host().is_some();
-            Val::Bool(text.parse().is_ok_and(absolute))
-        }
+        ("isURL", Val::Text(text)) => Val::Bool(libraries::url(text).is_ok()),
+        ("url", Val::Text(text)) => Val::Url(libraries::url(text)?.into()),
+        ("isSemver", Val::Text(text)) => Val::Bool(libraries::version(text).is_some()),
+        ("semver", Val::Text(text)) => Val::Version(
+            libraries::version(text)
+                .ok_or_else(|| format!("semver parse error: Invalid version {text:?}"))?
+                .into(),
+        ),
         _ => return Err(overload(name)),
     })
 }
@@ -337,6 +403,24 @@ fn text_member<'v>(text: &str, name: &str, arguments: &[Val<'v>]) -> Result<Val<
                 .map(|found| Val::text(found.as_str()))
                 .collect(),
         ),
+        ("findAll", [Val::Text(pattern), Val::Int(most)]) => Val::list(
+            regex(pattern)?
+                .find_iter(text)
+                .take(usize::try_from(*most).unwrap_or(usize::MAX))
+                .map(|found| Val::text(found.as_str()))
+                .collect(),
+        ),
+        ("indexOf", [Val::Text(part), Val::Int(from)]) => {
+            let skipped = text.len() - slice(text, *from, None)?.len();
+            position(
+                text,
+                text[skipped..].find(part.as_ref()).map(|at| at + skipped),
+            )
+        }
+        ("format", [list]) => {
+            let items = list.items().ok_or_else(|| overload(name))?;
+            Val::text(libraries::formatted(text, &items)?)
+        }
         ("lowerAscii", []) => Val::text(text.to_ascii_lowercase()),
         ("upperAscii", []) => Val::text(text.to_ascii_uppercase()),
         ("trim", []) => Val::text(text.trim()),
@@ -436,6 +520,29 @@ fn list_member<'v>(list: &Val<'v>, name: &str, arguments: &[Val<'v>]) -> Result<
             Val::list(kept)
         }
         ("reverse", []) => Val::list(items.into_iter().rev().collect()),
+        ("sort", []) => {
+            let mut items = items;
+            items.sort_by(|a, b| a.compare(b).unwrap_or(Ordering::Equal));
+            Val::list(items)
+        }
+        ("slice", [Val::Int(from), Val::Int(to)]) => {
+            let range = usize::try_from(*from).ok().zip(usize::try_from(*to).ok());
+            let cut = range.and_then(|(from, to)| items.get(from..to));
+            let cut = cut.ok_or_else(|| format!("cannot slice({from}, {to})"))?;
+            Val::list(cut.to_vec())
+        }
+        ("flatten", []) => {
+            let mut flat = Vec::with_capacity(items.len());
+            for item in items {
+                match item {
+                    Val::List(_) | Val::JsonList(_) => {
+                        flat.extend(item.items().unwrap_or_default())
+                    }
+                    item => flat.push(item),
+                }
+            }
+            Val::list(flat)
+        }
         _ => return Err(overload(name)),
     })
 }

@@ -52,8 +52,8 @@ pub fn to_json(value: &Val<'_>) -> Result<Value, String> {
         Val::Duration(_) | Val::Timestamp(_) | Val::Quantity(_) | Val::Address(_) => {
             value.show().into()
         }
-        Val::Range(_, _) => value.show().into(),
-        Val::Type(_) | Val::Check(_) | Val::Decision(_) => {
+        Val::Range(_, _) | Val::Url(_) => value.show().into(),
+        Val::Type(_) | Val::Check(_) | Val::Decision(_) | Val::Format(_) | Val::Version(_) => {
             return Err(format!("unable to convert {} to JSON", value.type_name()));
         }
     })

@@ -12,6 +12,7 @@ pub mod check;
 mod eval;
 mod functions;
 mod json;
+mod libraries;
 mod parse;
 mod value;
 

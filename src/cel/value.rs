@@ -10,6 +10,7 @@ use apimachinery::time::Time;
 use apimachinery::{Map, Value};
 
 use super::authorizer::{Answer, Check};
+use super::libraries::{Url, Version};
 
 /// The type of one operation of a JSON patch.
 pub const PATCH_TYPE: &str = "JSONPatch";
@@ -57,6 +58,10 @@ pub enum Val<'v> {
     /// Who asks for a permission, or what it is asked of.
     Check(Rc<Check>),
     Decision(Rc<Answer>),
+    Url(Rc<Url>),
+    /// A named format.
+    Format(&'static str),
+    Version(Rc<Version>),
     Type(&'static str),
 }
 
@@ -105,6 +110,9 @@ impl<'v> Val<'v> {
             Self::Object(_) => OBJECT_TYPE,
             Self::Check(check) => check.type_name(),
             Self::Decision(_) => "kubernetes.authorization.Decision",
+            Self::Url(_) => "kubernetes.URL",
+            Self::Format(_) => "kubernetes.NamedFormat",
+            Self::Version(_) => "kubernetes.Semver",
             Self::Type(_) => "type",
         }
     }
@@ -193,6 +201,9 @@ impl<'v> Val<'v> {
             (Self::Bytes(a), Self::Bytes(b)) => a == b,
             (Self::Type(a), Self::Type(b)) => a == b,
             (Self::Address(a), Self::Address(b)) => a == b,
+            (Self::Url(a), Self::Url(b)) => a == b,
+            (Self::Format(a), Self::Format(b)) => a == b,
+            (Self::Version(a), Self::Version(b)) => a == b,
             (Self::Range(a, n), Self::Range(b, m)) => a == b && n == m,
             (Self::Optional(a), Self::Optional(b)) => match (a, b) {
                 (Some(a), Some(b)) => a.equals(b),
@@ -267,6 +278,7 @@ impl<'v> Val<'v> {
             Self::Quantity(quantity) => quantity.to_string(),
             Self::Address(address) => address.to_string(),
             Self::Range(address, bits) => format!("{address}/{bits}"),
+            Self::Url(url) => url.text.clone(),
             Self::Type(name) => (*name).to_owned(),
             Self::Optional(Some(inner)) => format!("optional({})", inner.show()),
             Self::Optional(None) => "optional.none()".to_owned(),
