@@ -353,17 +353,17 @@ pub fn go_package(group: &str) -> &str {
 
 /// A custom object is held to its schema when it is validated; only what every object has must fit now.
 fn fit_custom(mut decoded: Decoded, message: &Message) -> Result<Decoded, codec::DecodeError> {
+    let unknown = |path: &str| format!("unknown field {}", apimachinery::field::quote(path));
     if let (Some(metadata), Some(shape)) = (
         decoded.value.get_mut("metadata"),
         api::message("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
     ) {
-        schema::conform(metadata, shape).map_err(codec::DecodeError)?;
+        for path in schema::conform(metadata, shape).map_err(codec::DecodeError)? {
+            decoded.strict.push(unknown(&format!("metadata.{path}")));
+        }
     }
     for path in schema::prune(&mut decoded.value, message) {
-        decoded.strict.push(format!(
-            "unknown field {}",
-            apimachinery::field::quote(&path)
-        ));
+        decoded.strict.push(unknown(&path));
     }
     Ok(decoded)
 }
@@ -435,6 +435,26 @@ pub fn written_entry(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn of_a_custom_object_unknown_metadata_is_told_of_too() {
+        let shape = api::message("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+        let schema = json!({"type": "object"});
+        let message =
+            schema::structural::resource("T", &schema, shape.expect("every object has metadata"));
+        let decoded = Decoded {
+            value: json!({"metadata": {"name": "a", "foo": 1}, "bar": 1}),
+            ..Decoded::default()
+        };
+        let Ok(decoded) = fit_custom(decoded, &message) else {
+            panic!("it fits");
+        };
+        assert_eq!(decoded.value, json!({"metadata": {"name": "a"}}));
+        assert_eq!(
+            decoded.strict,
+            [r#"unknown field "metadata.foo""#, r#"unknown field "bar""#]
+        );
+    }
 
     #[test]
     fn stored_objects_begin_with_their_type_and_have_no_version() {
