@@ -95,5 +95,4 @@ pub(crate) const LATER: &[&str] = &[
     "resourcepoolstatusrequest-controller",
     "selinux-warning-controller",
     "storageversion-garbage-collector-controller",
-    "validatingadmissionpolicy-status-controller",
 ];

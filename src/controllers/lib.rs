@@ -27,6 +27,7 @@ mod node_ttl;
 mod objects;
 mod pod_gc;
 mod pod_resources;
+mod policy_status;
 mod quota;
 mod resources;
 mod root_ca;
@@ -122,6 +123,7 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &storage_versions::StorageVersions,
     &service_cidrs::ServiceCidrs,
     &service_lb::ServiceLoadBalancers,
+    &policy_status::PolicyStatus,
 ];
 
 /// Why `run` cannot work at all.
