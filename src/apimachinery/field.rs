@@ -118,6 +118,8 @@ pub struct Error {
     pub field: Path,
     /// The offending value, shown for the types that show one.
     pub value: Value,
+    /// Whether the value stays out of the message (field.OmitValueType).
+    pub omits_value: bool,
     /// What would be right; may be empty.
     pub detail: String,
 }
@@ -134,8 +136,15 @@ impl Error {
             kind,
             field: field.clone(),
             value,
+            omits_value: false,
             detail: detail.into(),
         }
+    }
+
+    /// The same error without its value, which is too large or says nothing.
+    pub fn without_value(mut self) -> Self {
+        self.omits_value = true;
+        self
     }
 
     /// A value that must be given and is not.
@@ -208,7 +217,7 @@ impl Error {
     /// The message without the path (field.Error.ErrorBody).
     pub fn body(&self) -> String {
         let mut body = self.kind.words().to_owned();
-        if self.kind.shows_value() {
+        if self.kind.shows_value() && !self.omits_value {
             body.push_str(": ");
             match &self.value {
                 Value::String(text) => body.push_str(&quote(text)),

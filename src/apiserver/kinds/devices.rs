@@ -1,5 +1,7 @@
 //! Dynamic resource allocation (KEP-4381): claims, their templates, device classes, and the slices drivers publish.
 
+mod claim_status;
+
 use api::Resource;
 use apimachinery::field::{Error, ErrorList};
 use apimachinery::{Map, Value, name};
@@ -52,7 +54,7 @@ impl Strategy for ResourceClaims {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return claim_status::validate(new, old);
         }
         let mut errors = claim(new);
         Node::root(at(new, &["spec"]), "spec").unchanged(&mut errors, at(old, &["spec"]));
@@ -333,6 +335,7 @@ fn opaque(config: &Node<'_, '_>, errors: &mut ErrorList) {
     }
 }
 
+/// `validateDriverName`.
 fn driver(driver: &Node<'_, '_>, errors: &mut ErrorList) {
     if !driver.present(errors) {
         return;
@@ -378,17 +381,7 @@ fn slice(object: &Value) -> ErrorList {
     let spec = Node::root(at(object, &["spec"]), "spec");
     driver(&spec.at("driver"), errors);
     let pool = spec.at("pool");
-    let called = pool.at("name");
-    if called.present(errors) {
-        if called.text().len() > MAX_POOL_NAME {
-            errors.push(Error::too_long(&called.path(), MAX_POOL_NAME));
-        }
-        for part in called.text().split('/') {
-            for why in name::dns_1123_subdomain(part) {
-                called.invalid(errors, why);
-            }
-        }
-    }
+    pool_name(&pool.at("name"), errors);
     let count = pool.at("resourceSliceCount");
     if count.int().unwrap_or(0) <= 0 {
         count.invalid_as(
@@ -415,6 +408,21 @@ fn slice(object: &Value) -> ErrorList {
         }
     }
     std::mem::take(errors)
+}
+
+/// `validatePoolName`.
+fn pool_name(called: &Node<'_, '_>, errors: &mut ErrorList) {
+    if !called.present(errors) {
+        return;
+    }
+    if called.text().len() > MAX_POOL_NAME {
+        errors.push(Error::too_long(&called.path(), MAX_POOL_NAME));
+    }
+    for part in called.text().split('/') {
+        for why in name::dns_1123_subdomain(part) {
+            called.invalid(errors, why);
+        }
+    }
 }
 
 /// Where a slice's devices are: exactly one way to say it.

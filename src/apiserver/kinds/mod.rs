@@ -9,12 +9,14 @@ pub mod batch;
 pub mod check;
 pub mod core;
 pub mod devices;
+pub mod migrations;
 pub mod networking;
 pub mod nodes;
 pub mod object_meta;
 pub mod pod_spec;
 pub mod policy;
 pub mod simple;
+pub mod status;
 pub mod storage;
 #[cfg(test)]
 mod testing;
@@ -56,6 +58,7 @@ pub static KINDS: &[&dyn Strategy] = &[
     &devices::ResourceClaims,
     &devices::ResourceClaimTemplates,
     &devices::ResourceSlices,
+    &migrations::StorageVersionMigrations,
     &networking::Ingresses,
     &networking::IpAddresses,
     &networking::NetworkPolicies,
@@ -72,6 +75,7 @@ pub static KINDS: &[&dyn Strategy] = &[
     &policy::certificates::ClusterTrustBundles,
     &policy::flow::FlowSchemas,
     &policy::flow::PriorityLevelConfigurations,
+    &policy::pod_certificates::PodCertificateRequests,
     &policy::quota::LimitRanges,
     &policy::quota::ResourceQuotas,
     &policy::rbac::Bindings("clusterrolebindings"),

@@ -11,6 +11,7 @@ use super::kind::Kind;
 use super::options::WriteOptions;
 use super::strategy::Strategy;
 use super::write::{Current, Next, Write};
+use crate::kinds::status::kept_metadata;
 
 /// What the endpoints of a kind reset, and so nobody comes to own there.
 pub struct Resets {
@@ -33,9 +34,13 @@ impl Resets {
             .filter(|name| !status_fields.contains(name))
             .collect();
         let own = if has_status { status_fields } else { &[] };
+        let mut status = FieldSet::of_paths(&others);
+        for field in kept_metadata(resource.group, resource.plural) {
+            status.union(FieldSet::of_paths(&[&format!("metadata.{field}")]));
+        }
         Self {
             object: FieldSet::of_paths(own),
-            status: FieldSet::of_paths(&others),
+            status,
             nothing: FieldSet::new(),
         }
     }

@@ -14,6 +14,7 @@ use store::{Compare, Op};
 
 use super::Registry;
 use crate::kinds::object_meta::{NameRule, dns_subdomain};
+use crate::kinds::status::kept_metadata;
 use crate::kinds::tree::{restore, semantically_equal, set};
 use crate::request::RequestContext;
 
@@ -250,8 +251,10 @@ pub fn default_prepare_update(
     match change.subresource {
         "status" => {
             keep_all_but(new, old, status_fields);
-            restore(&mut new["metadata"], &old["metadata"], "ownerReferences");
-            restore(&mut new["metadata"], &old["metadata"], "deletionTimestamp");
+            let resource = change.resource;
+            for field in kept_metadata(resource.group, resource.plural) {
+                restore(&mut new["metadata"], &old["metadata"], field);
+            }
         }
         _ if change.resource.subresource("status").is_some() => {
             for field in status_fields {

@@ -166,7 +166,7 @@ impl Strategy for StatefulSets {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return rules::status(new, old, &rules::STATEFUL_COUNTS);
         }
         let mut errors = self.validate_create(change, new);
         let frozen = |object: &Value| {
@@ -309,9 +309,9 @@ impl Strategy for ReplicationControllers {
         errors
     }
 
-    fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return rules::status(new, old, &rules::COUNTS);
         }
         self.validate_create(change, new)
     }

@@ -2,7 +2,7 @@
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::selector::LabelSelector;
-use apimachinery::{Value, meta};
+use apimachinery::{Value, meta, name};
 
 use super::super::check::Node;
 use super::super::object_meta::{validate_annotations, validate_labels};
@@ -111,7 +111,7 @@ pub fn template_metadata(template: &Value, path: &Path, errors: &mut ErrorList) 
 /// An update may not change the selector.
 pub fn update(strategy: &dyn Strategy, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
     if change.subresource == "status" {
-        return status(new, old);
+        return status(new, old, &COUNTS);
     }
     let mut errors = strategy.validate_create(change, new);
     if at(new, &["spec", "selector"]) != at(old, &["spec", "selector"]) {
@@ -124,20 +124,30 @@ pub fn update(strategy: &dyn Strategy, change: &Change<'_>, new: &Value, old: &V
     errors
 }
 
+/// Pods that a status counts, none of which are more than there are.
+pub const COUNTS: [&str; 4] = [
+    "fullyLabeledReplicas",
+    "updatedReplicas",
+    "readyReplicas",
+    "availableReplicas",
+];
+/// Those of a stateful set, whose text about available pods differs too.
+pub const STATEFUL_COUNTS: [&str; 4] = [
+    "readyReplicas",
+    "currentReplicas",
+    "updatedReplicas",
+    "availableReplicas",
+];
+
 /// Counters of a status are not negative, none is above the pods there are, and collisions are not forgotten.
-fn status(new: &Value, old: &Value) -> ErrorList {
+pub fn status(new: &Value, old: &Value, counts: &[&str; 4]) -> ErrorList {
     let mut errors = ErrorList::new();
     let status = Node::root(at(new, &["status"]), "status");
     for (field, _) in status.entries() {
         status.at(field).nonnegative(&mut errors);
     }
     if let Some(replicas) = status.at("replicas").int() {
-        for field in [
-            "fullyLabeledReplicas",
-            "updatedReplicas",
-            "readyReplicas",
-            "availableReplicas",
-        ] {
+        for field in counts {
             let count = status.at(field);
             if count.int().is_some_and(|count| count > replicas) {
                 count.invalid(&mut errors, "cannot be greater than status.replicas");
@@ -145,7 +155,12 @@ fn status(new: &Value, old: &Value) -> ErrorList {
         }
         let (ready, available) = (status.at("readyReplicas"), status.at("availableReplicas"));
         if available.int().unwrap_or(0) > ready.int().unwrap_or(0) {
-            available.invalid(&mut errors, "cannot be greater than readyReplicas");
+            let why = if counts == &STATEFUL_COUNTS {
+                "cannot be greater than status.readyReplicas"
+            } else {
+                "cannot be greater than readyReplicas"
+            };
+            available.invalid(&mut errors, why);
         }
     }
     let (is, was) = (
@@ -234,6 +249,8 @@ pub fn stateful(object: &Value, errors: &mut ErrorList) {
             .at(field)
             .known_if_set(errors, &["Delete", "Retain"]);
     }
+    spec.at("serviceName")
+        .syntax_if_set(errors, name::dns_1123_label);
     let ordinals = spec.at("ordinals");
     ordinals.at("start").nonnegative(errors);
 }
@@ -369,6 +386,7 @@ mod tests {
             &status(
                 &json!({"status": {"replicas": 1, "readyReplicas": 2, "availableReplicas": -1}}),
                 &json!({"status": {"collisionCount": 1}}),
+                &COUNTS,
             ),
             &[
                 "status.availableReplicas: Invalid value: -1: must be greater than or equal to 0",

@@ -8,6 +8,7 @@ use apimachinery::field::ErrorList;
 use apimachinery::{Value, meta};
 use serde_json::json;
 
+use super::check::Node;
 use super::tree::{
     at, at_mut, default_text, default_value, int, items, object_mut, remove, set, text,
 };
@@ -63,10 +64,20 @@ impl Strategy for HorizontalPodAutoscalers {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return status(new);
         }
         self.validate_create(change, new)
     }
+}
+
+/// `ValidateHorizontalPodAutoscalerStatusUpdate`.
+fn status(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = Node::root(at(object, &["status"]), "status");
+    for field in ["currentReplicas", "desiredReplicas"] {
+        status.at(field).nonnegative(&mut errors);
+    }
+    errors
 }
 
 fn cpu(percent: i64) -> Value {

@@ -1,6 +1,7 @@
 //! Jobs and CronJobs.
 
 mod rules;
+mod status;
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, meta};
@@ -60,12 +61,13 @@ impl Strategy for Jobs {
         let mut errors = ErrorList::new();
         rules::selector(object, &mut errors);
         rules::job(&Node::root(at(object, &["spec"]), "spec"), &mut errors);
+        rules::hostname(object, &mut errors);
         errors
     }
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return rules::status(new);
+            return status::validate(new, old);
         }
         let mut errors = ErrorList::new();
         rules::job(&Node::root(at(new, &["spec"]), "spec"), &mut errors);
@@ -223,7 +225,6 @@ fn zone(object: &Value, errors: &mut ErrorList) {
         return;
     }
     let name = zone.text();
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"/_+-".contains(&byte);
     if name.is_empty() {
         zone.invalid(errors, "timeZone must be nil or non-empty string");
     } else if name.eq_ignore_ascii_case("local") {
@@ -231,7 +232,7 @@ fn zone(object: &Value, errors: &mut ErrorList) {
             errors,
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         );
-    } else if !name.bytes().all(known) || name.starts_with('/') {
+    } else if jiff::tz::TimeZone::get(name).is_err() {
         zone.invalid(errors, format!("unknown time zone {name}"));
     }
 }

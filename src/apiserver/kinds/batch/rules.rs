@@ -1,8 +1,8 @@
 //! What jobs may say (`pkg/apis/batch/validation`).
 
-use apimachinery::Value;
-use apimachinery::field::{Error, ErrorList};
+use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::selector::LabelSelector;
+use apimachinery::{Value, name};
 
 use super::super::apps::{no_ephemeral, template_metadata};
 use super::super::check::{IMMUTABLE, Node};
@@ -297,6 +297,23 @@ pub fn update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
 }
 
+/// Pods of an indexed job are called after it and their index, and that is a host's name.
+pub fn hostname(job: &Value, errors: &mut ErrorList) {
+    let completions = at(job, &["spec", "completions"]).as_i64().unwrap_or(0);
+    if text(job, &["spec", "completionMode"]) != "Indexed" || completions <= 0 {
+        return;
+    }
+    let called = text(job, &["metadata", "name"]);
+    let host = format!("{called}-{}", completions - 1);
+    if !name::dns_1123_label(&host).is_empty() {
+        errors.push(Error::invalid(
+            &Path::new("metadata").child("name"),
+            called,
+            format!("will not able to create pod with invalid DNS label: {host}"),
+        ));
+    }
+}
+
 fn completions(spec: &Node<'_, '_>, was: &Value, errors: &mut ErrorList) {
     let (is, old) = (spec.at("completions"), at(was, &["completions"]));
     if semantically_equal(is.value, old) {
@@ -333,16 +350,6 @@ fn same_but_placement(new: &Value, old: &Value) -> bool {
             .all(|key| semantically_equal(at(new, &[key]), at(old, &[key])))
     };
     same("spec", &PLACEMENT) && same("metadata", &["labels", "annotations"])
-}
-
-/// `ValidateJobUpdateStatus`, the parts that do not depend on the controller.
-pub fn status(new: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let status = Node::root(at(new, &["status"]), "status");
-    for field in ["active", "succeeded", "failed", "ready", "terminating"] {
-        status.at(field).nonnegative(&mut errors);
-    }
-    errors
 }
 
 #[cfg(test)]

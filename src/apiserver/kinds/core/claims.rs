@@ -22,6 +22,10 @@ const RESIZES: [&str; 5] = [
     "NodeResizePending",
 ];
 
+/// What a claim is filled from, in its two forms.
+const SOURCE: &str = "dataSource";
+const REFERENCE: &str = "dataSourceRef";
+
 pub struct PersistentVolumeClaims;
 
 impl Strategy for PersistentVolumeClaims {
@@ -72,8 +76,6 @@ impl Strategy for PersistentVolumeClaims {
 /// Brings `dataSource` and `dataSourceRef` in line (KEP 1495): a source that is neither a claim nor a snapshot is only
 /// known by its reference, otherwise each is filled in from the other.
 fn data_source(spec: &mut Value, old: &Value) {
-    const SOURCE: &str = "dataSource";
-    const REFERENCE: &str = "dataSourceRef";
     let in_use = has(old, &[SOURCE]) || has(old, &[REFERENCE]);
     // Namespaces of sources are an alpha.
     if !has(old, &[REFERENCE, "namespace"])
@@ -91,6 +93,11 @@ fn data_source(spec: &mut Value, old: &Value) {
     if !classic {
         remove(spec, SOURCE);
     }
+    fill_in(spec);
+}
+
+/// The source out of the reference, or the other way round.
+fn fill_in(spec: &mut Value) {
     let (source, reference) = (at(spec, &[SOURCE]).clone(), at(spec, &[REFERENCE]).clone());
     if !source.is_null() && reference.is_null() {
         set(spec, REFERENCE, source);
@@ -207,6 +214,8 @@ fn unchanged(new: &Value, old: &Value, errors: &mut ErrorList) {
     let bound = text(new, &["status", "phase"]) == "Bound";
     let (mut frozen, mut was) = (at(new, &["spec"]).clone(), at(old, &["spec"]).clone());
     for spec in [&mut frozen, &mut was] {
+        // What was stored before both were kept counts as if they had been.
+        fill_in(spec);
         if upgraded || late {
             remove(spec, "storageClassName");
         }
@@ -376,6 +385,16 @@ mod tests {
                 "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity",
             ],
         );
+    }
+
+    #[test]
+    fn a_claim_from_before_references_is_as_it_was() {
+        let mut old = claim("Bound", "2Gi");
+        old["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "a"});
+        let mut new = old.clone();
+        data_source(&mut new["spec"], &old["spec"]);
+        assert!(has(&new, &["spec", REFERENCE]));
+        update(&old, &new, &[]);
     }
 
     #[test]

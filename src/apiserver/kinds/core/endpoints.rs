@@ -4,6 +4,7 @@ use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
 use super::super::check::Node;
+use super::super::object_meta::validate_labels;
 use super::super::pod_spec::validation::one_of;
 use super::super::tree::{at, default_text, int, items, items_mut, text};
 use super::services::validation::special_address;
@@ -14,6 +15,13 @@ const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_PORTS: usize = 20_000;
 const MAX_ADDRESSES: usize = 100;
+const MAX_TOPOLOGY: usize = 16;
+const MAX_HINTS: usize = 8;
+/// What an address may be called, and where it is.
+const ADDRESS_NAMES: [(&str, fn(&str) -> Vec<String>); 2] = [
+    ("hostname", name::dns_1123_label),
+    ("nodeName", name::dns_1123_subdomain),
+];
 
 pub struct Endpoints;
 
@@ -50,7 +58,14 @@ impl Strategy for Endpoints {
             for list in ["addresses", "notReadyAddresses"] {
                 for (index, address) in items(subset, &[list]).iter().enumerate() {
                     let ip = text(address, &["ip"]);
-                    let path = path.child(list).index(index).child("ip");
+                    let path = path.child(list).index(index);
+                    for (field, rule) in ADDRESS_NAMES {
+                        let called = text(address, &[field]);
+                        if !called.is_empty() {
+                            errors.push_invalid(&path.child(field), called, rule(called));
+                        }
+                    }
+                    let path = path.child("ip");
                     errors.push_invalid(&path, ip, name::ip_address(ip));
                     special_address(ip, &path, &mut errors);
                 }
@@ -117,7 +132,9 @@ impl Strategy for EndpointSlices {
             errors.push(Error::too_many(&path, endpoints.len(), MAX_ENDPOINTS));
         }
         for (index, endpoint) in endpoints.iter().enumerate() {
-            let path = path.index(index).child("addresses");
+            let told = path.index(index);
+            place(&Node::root(endpoint, told.as_str()), &mut errors);
+            let path = told.child("addresses");
             let addresses = items(endpoint, &["addresses"]);
             if addresses.is_empty() {
                 errors.push(Error::required(&path, "must contain at least 1 address"));
@@ -145,6 +162,41 @@ impl Strategy for EndpointSlices {
             ));
         }
         errors
+    }
+}
+
+/// Where an endpoint is, and who should use it.
+fn place(endpoint: &Node<'_, '_>, errors: &mut ErrorList) {
+    endpoint
+        .at("nodeName")
+        .syntax_if_set(errors, name::dns_1123_subdomain);
+    let topology = endpoint.at("deprecatedTopology");
+    let count = topology.entries().count();
+    if count > MAX_TOPOLOGY {
+        errors.push(Error::too_many(&topology.path(), count, MAX_TOPOLOGY));
+    }
+    errors.extend(validate_labels(topology.value, &topology.path()));
+    let hostname = endpoint.at("hostname");
+    if hostname.is_set() {
+        hostname.syntax(errors, name::dns_1123_label);
+    }
+    let hints = endpoint.at("hints");
+    for list in ["forZones", "forNodes"] {
+        let list = hints.at(list);
+        let count = list.list().len();
+        if count > MAX_HINTS {
+            errors.push(Error::too_many(&list.path(), count, MAX_HINTS));
+            continue;
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        for hint in list.items() {
+            let called = hint.at("name");
+            if seen.contains(&called.text()) {
+                called.duplicate(errors);
+            }
+            seen.push(called.text());
+            called.syntax(errors, name::label_value);
+        }
     }
 }
 
@@ -255,6 +307,19 @@ mod tests {
                 "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
                 "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
             ]
+        );
+    }
+
+    #[test]
+    fn an_endpoint_is_somewhere_and_for_somebody() {
+        let endpoint = json!({"nodeName": "A", "hostname": "a.b",
+            "hints": {"forZones": [{"name": "z"}, {"name": "z"}]}});
+        let mut errors = ErrorList::new();
+        place(&Node::root(&endpoint, "e"), &mut errors);
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            ["e.nodeName", "e.hostname", "e.hints.forZones[1].name"]
         );
     }
 }

@@ -7,13 +7,13 @@ pub use ingress::ingress_class;
 
 use std::net::IpAddr;
 
-use apimachinery::Value;
 use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Value, name};
 use serde_json::json;
 
 use super::check::Node;
 use super::core::services::addresses::Cidr;
-use super::tree::{at, default_text, has, items, items_mut, object_mut, set, text};
+use super::tree::{at, default_text, items, items_mut, object_mut, set};
 use crate::registry::strategy::{Change, Strategy};
 
 const GROUP: &str = "networking.k8s.io";
@@ -113,6 +113,16 @@ impl Strategy for ServiceCidrs {
                 "may only hold up to 2 values",
             ));
         }
+        let six = |cidr: &Value| cidr.as_str().unwrap_or("").contains(':');
+        if let [first, second] = cidrs
+            && six(first) == six(second)
+        {
+            errors.push(Error::invalid(
+                &path,
+                cidrs,
+                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
+            ));
+        }
         for (index, cidr) in cidrs.iter().enumerate() {
             let cidr = cidr.as_str().unwrap_or("");
             if Cidr::parse(cidr).is_none_or(|parsed| parsed.to_string() != cidr) {
@@ -178,16 +188,21 @@ impl Strategy for IpAddresses {
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let mut errors = ErrorList::new();
-        let path = Path::new("spec").child("parentRef");
-        if !has(object, &["spec", "parentRef"]) {
-            errors.push(Error::required(&path, ""));
+        let spec = Node::root(at(object, &["spec"]), "spec");
+        let parent = spec.at("parentRef");
+        if !parent.present(&mut errors) {
             return errors;
         }
+        // Services are of the group without a name, which therefore cannot be demanded.
+        parent
+            .at("group")
+            .syntax_if_set(&mut errors, name::dns_1123_subdomain);
         for field in ["resource", "name"] {
-            if text(object, &["spec", "parentRef", field]).is_empty() {
-                errors.push(Error::required(&path.child(field), ""));
-            }
+            parent.at(field).named(&mut errors, name::path_segment);
         }
+        parent
+            .at("namespace")
+            .syntax_if_set(&mut errors, name::path_segment);
         errors
     }
 

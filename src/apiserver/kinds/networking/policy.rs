@@ -60,7 +60,7 @@ fn port(port: &Node<'_, '_>, errors: &mut ErrorList) {
     if number.value.is_string() {
         end.invalid(errors, "may not be specified when `port` is non-numeric");
     } else if !number.is_set() {
-        end.required(errors, "must be specified when endPort is specified");
+        end.invalid(errors, "may not be specified when `port` is not specified");
     } else {
         if end.int() < number.int() {
             end.invalid(errors, "must be greater than or equal to `port`");
@@ -132,7 +132,7 @@ mod tests {
             &[
                 "spec.ingress[0].ports[0].endPort: Invalid value: 70: must be greater than or equal to `port`",
                 "spec.ingress[0].ports[1].endPort: Invalid value: 90: may not be specified when `port` is non-numeric",
-                "spec.ingress[0].ports[2].endPort: Required value: must be specified when endPort is specified",
+                "spec.ingress[0].ports[2].endPort: Invalid value: 3: may not be specified when `port` is not specified",
                 "spec.ingress[0].ports[3].protocol: Unsupported value: \"X\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
                 "spec.ingress[0].from[0]: Required value: must specify a peer",
                 "spec.ingress[0].from[1].ipBlock.except[0]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `spec.ingress[0].from[1].ipBlock.cidr`",

@@ -36,6 +36,7 @@ const SIZES: [&str; 13] = [
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
 const HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
+const VARIABLE: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 const STANDARD_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 /// Validates the three lists of containers; `volumes` are the names that may be mounted.
@@ -90,12 +91,6 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
     let image = text(container, &["image"]);
     if image.is_empty() {
         errors.push(Error::required(&path.child("image"), ""));
-    } else if image != image.trim() {
-        errors.push(Error::invalid(
-            &path.child("image"),
-            image,
-            "must not have leading or trailing whitespace",
-        ));
     }
     let policy = text(container, &["terminationMessagePolicy"]);
     one_of(
@@ -106,7 +101,7 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
     );
     ports(spec, container, &path.child("ports"), errors);
     environment(container, path, errors);
-    mounts(container, volumes, path, errors);
+    super::mounts::validate(spec, container, volumes, path, errors);
     let policy = text(container, &["imagePullPolicy"]);
     one_of(
         policy,
@@ -124,7 +119,7 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         self::probe(container, probe, path, errors);
     }
-    resize_policy(container, path, errors);
+    resize_policy(spec, container, path, errors);
     for hook in ["postStart", "preStop"] {
         if has(container, &["lifecycle", hook]) {
             let path = path.child("lifecycle").child(hook);
@@ -139,21 +134,48 @@ fn one(spec: &Value, container: &Value, volumes: &[&str], path: &Path, errors: &
     }
 }
 
-/// `validateResizePolicy`.
-fn resize_policy(container: &Value, path: &Path, errors: &mut ErrorList) {
+/// What only pods are held to, not the templates of pods (`validateContainerOnlyForPod`).
+pub fn only_for_pods(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for (index, container) in items(spec, &[list]).iter().enumerate() {
+            let image = text(container, &["image"]);
+            if image != image.trim() {
+                errors.push(Error::invalid(
+                    &path.child(list).index(index).child("image"),
+                    image,
+                    "must not have leading or trailing whitespace",
+                ));
+            }
+        }
+    }
+}
+
+/// `validateResizePolicy`; upstream tells about all but duplicates at the list's path.
+fn resize_policy(spec: &Value, container: &Value, path: &Path, errors: &mut ErrorList) {
     let root = Node::root(container, path.as_str());
     let policies = root.at("resizePolicy");
     let mut seen: Vec<&str> = Vec::new();
+    let known = |value: &str, valid: &[&str], errors: &mut ErrorList| {
+        one_of(value, valid, &policies.path(), errors);
+    };
     for policy in policies.items() {
-        let resource = policy.at("resourceName");
-        resource.one_of(errors, &["cpu", "memory"]);
-        if seen.contains(&resource.text()) {
-            errors.push(Error::duplicate(&policies.path(), resource.text()));
+        let (resource, restart) = (
+            policy.at("resourceName").text(),
+            policy.at("restartPolicy").text(),
+        );
+        if seen.contains(&resource) {
+            errors.push(Error::duplicate(&policy.path(), resource));
         }
-        seen.push(resource.text());
-        policy
-            .at("restartPolicy")
-            .one_of(errors, &["NotRequired", "RestartContainer"]);
+        seen.push(resource);
+        known(resource, &["cpu", "memory"], errors);
+        known(restart, &["NotRequired", "RestartContainer"], errors);
+        if text(spec, &["restartPolicy"]) == "Never" && restart != "NotRequired" {
+            policies.invalid_as(
+                errors,
+                restart,
+                "must be 'NotRequired' when `restartPolicy` is 'Never'",
+            );
+        }
     }
 }
 
@@ -314,43 +336,46 @@ fn environment(container: &Value, path: &Path, errors: &mut ErrorList) {
         let called = text(variable, &["name"]);
         if called.is_empty() {
             errors.push(Error::required(&path.child("name"), ""));
-        } else if !called
-            .bytes()
-            .all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
-        {
-            errors.push(Error::invalid(
-                &path.child("name"),
-                called,
-                "a valid environment variable name must consist only of printable ASCII characters other than '='",
-            ));
+        } else if !is_variable_name(called) {
+            errors.push(Error::invalid(&path.child("name"), called, VARIABLE));
         }
         if has(variable, &["valueFrom"]) {
             value_from(variable, &path.child("valueFrom"), errors);
         }
     }
+    // Upstream tells about the number of sources at the list's path.
+    let list = path.child("envFrom");
     for (index, source) in items(container, &["envFrom"]).iter().enumerate() {
-        let path = path.child("envFrom").index(index);
-        let sources: Vec<&str> = ["configMapRef", "secretRef"]
-            .into_iter()
-            .filter(|field| has(source, &[field]))
-            .collect();
-        match sources.as_slice() {
-            [] => errors.push(Error::invalid(
-                &path,
-                "",
-                "must specify one of: `configMapRef` or `secretRef`",
-            )),
-            [field] if text(source, &[field, "name"]).is_empty() => {
-                errors.push(Error::required(&path.child(field).child("name"), ""));
-            }
-            [_] => {}
-            _ => errors.push(Error::invalid(
-                &path,
-                "",
-                "may not have more than one field specified at a time",
-            )),
+        let path = list.index(index);
+        let prefix = text(source, &["prefix"]);
+        if !is_variable_name(prefix) {
+            errors.push(Error::invalid(&path.child("prefix"), prefix, VARIABLE));
         }
+        let given = ["configMapRef", "secretRef"]
+            .into_iter()
+            .filter(|field| has(source, &[field]));
+        for field in given.clone() {
+            let (called, path) = (text(source, &[field, "name"]), path.child(field));
+            if called.is_empty() {
+                errors.push(Error::required(&path.child("name"), ""));
+            } else {
+                let wrong = name::dns_1123_subdomain(called);
+                errors.push_invalid(&path.child("name"), called, wrong);
+            }
+        }
+        let why = match given.count() {
+            0 => "must specify one of: `configMapRef` or `secretRef`",
+            1 => continue,
+            _ => "may not have more than one field specified at a time",
+        };
+        errors.push(Error::invalid(&list, "", why));
     }
+}
+
+/// `IsRelaxedEnvVarName`, of which nothing is one too.
+fn is_variable_name(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
 }
 
 fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
@@ -373,8 +398,10 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
             "fieldRef" => field_ref(source, &ENV_FIELDS, &path, errors),
             "resourceFieldRef" => resource_field_ref(source, false, &path, errors),
             _ => {
-                if text(source, &["name"]).is_empty() && *field != "fileKeyRef" {
-                    errors.push(Error::required(&path.child("name"), ""));
+                if *field != "fileKeyRef" {
+                    let called = text(source, &["name"]);
+                    let wrong = name::dns_1123_subdomain(called);
+                    errors.push_invalid(&path.child("name"), called, wrong);
                 }
                 let key = text(source, &["key"]);
                 if key.is_empty() {
@@ -476,79 +503,6 @@ pub fn field_ref(source: &Value, valid: &[&str], path: &Path, errors: &mut Error
     }
     if !valid.contains(&field) {
         errors.push(Error::not_supported(&path, field, valid));
-    }
-}
-
-fn mounts(container: &Value, volumes: &[&str], path: &Path, errors: &mut ErrorList) {
-    let mut points: Vec<&str> = Vec::new();
-    for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
-        let path = path.child("volumeMounts").index(index);
-        let called = text(mount, &["name"]);
-        if called.is_empty() {
-            errors.push(Error::required(&path.child("name"), ""));
-        } else if !volumes.contains(&called) {
-            errors.push(Error::not_found(&path.child("name"), called));
-        }
-        let point = text(mount, &["mountPath"]);
-        if point.is_empty() {
-            errors.push(Error::required(&path.child("mountPath"), ""));
-        } else if points.contains(&point) {
-            errors.push(Error::invalid(
-                &path.child("mountPath"),
-                point,
-                "must be unique",
-            ));
-        }
-        points.push(point);
-        for field in ["subPath", "subPathExpr"] {
-            let sub = text(mount, &[field]);
-            if sub.starts_with('/') {
-                errors.push(Error::invalid(
-                    &path.child(field),
-                    sub,
-                    "must be a relative path",
-                ));
-            }
-            if sub.split('/').any(|part| part == "..") {
-                errors.push(Error::invalid(
-                    &path.child(field),
-                    sub,
-                    "must not contain '..'",
-                ));
-            }
-        }
-        if !text(mount, &["subPath"]).is_empty() && !text(mount, &["subPathExpr"]).is_empty() {
-            errors.push(Error::invalid(
-                &path.child("subPathExpr"),
-                text(mount, &["subPathExpr"]),
-                "subPathExpr and subPath are mutually exclusive",
-            ));
-        }
-        let propagation = text(mount, &["mountPropagation"]);
-        if !propagation.is_empty() {
-            let valid = ["Bidirectional", "HostToContainer", "None"];
-            one_of(propagation, &valid, &path.child("mountPropagation"), errors);
-            if propagation == "Bidirectional"
-                && !flag(container, &["securityContext", "privileged"])
-            {
-                errors.push(Error::forbidden(
-                    &path.child("mountPropagation"),
-                    "Bidirectional mount propagation is available only to privileged containers",
-                ));
-            }
-        }
-    }
-    for (index, device) in items(container, &["volumeDevices"]).iter().enumerate() {
-        let path = path.child("volumeDevices").index(index);
-        let called = text(device, &["name"]);
-        if called.is_empty() {
-            errors.push(Error::required(&path.child("name"), ""));
-        } else if !volumes.contains(&called) {
-            errors.push(Error::not_found(&path.child("name"), called));
-        }
-        if text(device, &["devicePath"]).is_empty() {
-            errors.push(Error::required(&path.child("devicePath"), ""));
-        }
     }
 }
 
@@ -731,18 +685,14 @@ fn handler(handler: &Value, kinds: &[&str], path: &Path, errors: &mut ErrorList)
                 &path.child("scheme"),
                 errors,
             );
-            for (index, header) in items(action, &["httpHeaders"]).iter().enumerate() {
+            for header in items(action, &["httpHeaders"]) {
                 let called = text(header, &["name"]);
                 let good = !called.is_empty()
                     && called
                         .bytes()
                         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
                 if !good {
-                    errors.push(Error::invalid(
-                        &path.child("httpHeaders").index(index).child("name"),
-                        called,
-                        HEADER,
-                    ));
+                    errors.push(Error::invalid(&path.child("httpHeaders"), called, HEADER));
                 }
             }
         }

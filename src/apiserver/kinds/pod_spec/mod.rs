@@ -3,6 +3,8 @@
 pub mod affinity;
 pub mod containers;
 pub mod defaults;
+pub mod level;
+mod mounts;
 pub mod qos;
 pub mod security;
 pub mod validation;

@@ -6,12 +6,15 @@ use apimachinery::{Value, name};
 use super::super::check::Node;
 use super::super::object_meta::validate_labels;
 use super::super::tree::{at, has, int, items, text};
-use super::{affinity, containers, security, volumes};
+use super::{affinity, containers, level, security, volumes};
 
 pub const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
+/// Most characters of all search paths with spaces between them.
+const MAX_SEARCH_CHARS: usize = 2048;
+const UNDERSCORED: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '_' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
 
 /// Validates a pod's spec, or a template's.
 pub fn pod_spec(spec: &Value, path: &Path) -> ErrorList {
@@ -24,6 +27,7 @@ pub fn pod_spec(spec: &Value, path: &Path) -> ErrorList {
         &path.child("nodeSelector"),
     ));
     security::pod(spec, path, &mut errors);
+    level::resources(spec, path, &mut errors);
     resource_claims(spec, path, &mut errors);
     affinity::validate(spec, path, &mut errors);
     dns_config(spec, path, &mut errors);
@@ -144,10 +148,15 @@ fn dns_config(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let config = at(spec, &["dnsConfig"]);
     let servers = items(config, &["nameservers"]);
     if text(spec, &["dnsPolicy"]) == "None" && servers.is_empty() {
-        errors.push(Error::required(
-            &path.child("nameservers"),
-            "must provide at least one DNS nameserver when `dnsPolicy` is None",
-        ));
+        let (path, why) = match config.is_null() {
+            true => (path, "must provide `dnsConfig` when `dnsPolicy` is None"),
+            false => (
+                path.child("nameservers"),
+                "must provide at least one DNS nameserver when `dnsPolicy` is None",
+            ),
+        };
+        errors.push(Error::required(&path, why));
+        return;
     }
     if servers.len() > MAX_NAMESERVERS {
         errors.push(Error::invalid(
@@ -161,19 +170,41 @@ fn dns_config(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let path = path.child("nameservers").index(index);
         errors.push_invalid(&path, server, name::ip_address(server));
     }
-    if items(config, &["searches"]).len() > MAX_SEARCHES {
-        errors.push(Error::invalid(
-            &path.child("searches"),
-            at(config, &["searches"]).clone(),
-            format!("must not have more than {MAX_SEARCHES} search paths"),
-        ));
-    }
+    searches(config, &path.child("searches"), errors);
     for (index, option) in items(config, &["options"]).iter().enumerate() {
         if text(option, &["name"]).is_empty() {
             errors.push(Error::required(
                 &path.child("options").index(index),
                 "must not be empty",
             ));
+        }
+    }
+}
+
+fn searches(config: &Value, path: &Path, errors: &mut ErrorList) {
+    let list = at(config, &["searches"]);
+    let domains: Vec<&str> = items(config, &["searches"])
+        .iter()
+        .map(|domain| domain.as_str().unwrap_or(""))
+        .collect();
+    if domains.len() > MAX_SEARCHES {
+        let why = format!("must not have more than {MAX_SEARCHES} search paths");
+        errors.push(Error::invalid(path, list, why));
+    }
+    if domains.join(" ").len() > MAX_SEARCH_CHARS {
+        let why = format!(
+            "must not have more than {MAX_SEARCH_CHARS} characters (including spaces) in the search list"
+        );
+        errors.push(Error::invalid(path, list, why));
+    }
+    for (index, domain) in domains.into_iter().enumerate() {
+        let domain = match domain {
+            "." => continue,
+            domain => domain.strip_suffix('.').unwrap_or(domain),
+        };
+        // Names with underscores are searched too, as SRV records have them.
+        if !name::dns_1123_subdomain(&domain.replace('_', "a")).is_empty() {
+            errors.push(Error::invalid(&path.index(index), domain, UNDERSCORED));
         }
     }
 }

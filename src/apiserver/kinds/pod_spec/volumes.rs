@@ -5,6 +5,7 @@ use apimachinery::{Value, name};
 
 use super::super::check::Node;
 use super::super::object_meta::{validate_annotations, validate_labels};
+use super::super::policy::signers::signer_name;
 use super::super::tree::{at, has, int, items, text};
 use super::super::volume_source::{self, Form, local_path};
 use super::containers::{field_ref, resource_field_ref};
@@ -305,14 +306,10 @@ fn trust_bundle(bundle: &Node<'_, '_>, errors: &mut ErrorList) {
             }
         }
         (false, true) => {
-            if signer.present_or(errors, "must be a valid signer name")
-                && !signer.text().contains('/')
-            {
-                signer.invalid(
-                    errors,
-                    "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-                );
+            if signer.text().is_empty() {
+                signer.required(errors, "must be a valid signer name");
             }
+            signer_name(&signer, errors);
             super::affinity::label_selector(labels.value, &labels.path(), errors);
         }
         (false, false) => bundle.required(errors, "either name or signerName must be specified"),

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::super::check::Node;
 use super::super::object_meta::{NameRule, dns_subdomain, path_segment};
 use super::super::tree::{at, items, items_mut, object_mut, restore, set, text};
+use super::signers::{certificates, signer_name, trust_anchors};
 use crate::registry::strategy::{Change, Strategy, keep_all_but};
 
 /// What a key may be certified for.
@@ -121,34 +122,28 @@ impl Strategy for CertificateSigningRequests {
                 "may not specify a duration less than 600 seconds (10 minutes)",
             );
         }
-        let signer = text(object, &["spec", "signerName"]);
-        if signer.is_empty() {
-            errors.push(Error::required(&path.child("signerName"), ""));
-        } else if !signer.contains('/') {
-            errors.push(Error::invalid(
-                &path.child("signerName"),
-                signer,
-                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-            ));
-        }
+        signer_name(&spec.at("signerName"), &mut errors);
         errors
     }
 
     fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         let mut errors = ErrorList::new();
         let path = Path::new("status").child("conditions");
+        let status = Node::root(at(new, &["status"]), "status");
+        conditions(&status.at("conditions"), &mut errors);
+        let certificate = text(new, &["status", "certificate"]);
+        if !certificate.is_empty() && certificate != text(old, &["status", "certificate"]) {
+            let pem = STANDARD.decode(certificate).unwrap_or_default();
+            if let Err(why) = certificates(&pem) {
+                let told = status.at("certificate");
+                told.invalid_as(&mut errors, "<certificate data>", why);
+            }
+        }
         let has = |object: &Value, kind: &str| {
             items(object, &["status", "conditions"])
                 .iter()
                 .any(|condition| text(condition, &["type"]) == kind)
         };
-        if has(new, "Approved") && has(new, "Denied") {
-            errors.push(Error::invalid(
-                &path,
-                "",
-                "Approved and Denied conditions are mutually exclusive",
-            ));
-        }
         for kind in ["Approved", "Denied", "Failed"] {
             if has(old, kind) && !has(new, kind) {
                 errors.push(Error::forbidden(
@@ -158,6 +153,31 @@ impl Strategy for CertificateSigningRequests {
             }
         }
         errors
+    }
+}
+
+/// Conditions are of a kind, come once, and those that decide are true; a request is not approved and denied.
+fn conditions(conditions: &Node<'_, '_>, errors: &mut ErrorList) {
+    const EXCLUSIVE: &str = "Approved and Denied conditions are mutually exclusive";
+    let mut seen: Vec<&str> = Vec::new();
+    for condition in conditions.items() {
+        let (kind, status) = (condition.at("type"), condition.at("status"));
+        kind.present(errors);
+        let decides = matches!(kind.text(), "Approved" | "Denied" | "Failed");
+        let valid = ["False", "True", "Unknown"];
+        status.one_of(errors, if decides { &valid[1..2] } else { &valid[..] });
+        let other = match kind.text() {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "",
+        };
+        if seen.contains(&other) {
+            kind.invalid(errors, EXCLUSIVE);
+        }
+        if seen.contains(&kind.text()) {
+            kind.duplicate(errors);
+        }
+        seen.push(kind.text());
     }
 }
 
@@ -196,14 +216,11 @@ impl Strategy for ClusterTrustBundles {
                 ));
             }
         }
-        if text(object, &["spec", "trustBundle"]).is_empty() {
-            let path = Path::new("spec").child("trustBundle");
-            errors.push(Error::invalid(
-                &path,
-                "",
-                "at least one trust anchor must be provided",
-            ));
+        let spec = Node::root(at(object, &["spec"]), "spec");
+        if !signer.is_empty() {
+            signer_name(&spec.at("signerName"), &mut errors);
         }
+        trust_anchors(&spec.at("trustBundle"), &mut errors);
         errors
     }
 

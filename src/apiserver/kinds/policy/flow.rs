@@ -42,10 +42,27 @@ impl Strategy for FlowSchemas {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return status(new);
         }
         self.validate_create(change, new)
     }
+}
+
+/// Conditions of a schema or a level: each type once.
+fn status(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = Node::root(at(object, &["status"]), "status");
+    let conditions = status.at("conditions");
+    let mut seen: Vec<&str> = Vec::new();
+    for condition in conditions.items() {
+        let kind = condition.at("type");
+        if seen.contains(&kind.text()) {
+            kind.duplicate(&mut errors);
+        }
+        seen.push(kind.text());
+        kind.present(&mut errors);
+    }
+    errors
 }
 
 /// Largest precedence, which matches last.
@@ -227,7 +244,7 @@ impl Strategy for PriorityLevelConfigurations {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, _old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return status(new);
         }
         self.validate_create(change, new)
     }

@@ -3,8 +3,10 @@
 pub mod admission;
 pub mod certificates;
 pub mod flow;
+pub mod pod_certificates;
 pub mod quota;
 pub mod rbac;
+pub mod signers;
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, meta};
@@ -48,6 +50,7 @@ impl Strategy for PodDisruptionBudgets {
         }
         let mut errors = ErrorList::new();
         let status = Node::root(at(new, &["status"]), "status");
+        super::status::conditions(&status.at("conditions"), &mut errors);
         for field in [
             "currentHealthy",
             "desiredHealthy",

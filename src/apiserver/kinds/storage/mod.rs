@@ -86,6 +86,11 @@ fn storage_class(object: &Value) -> ErrorList {
             }
             seen.push(key.text());
             key.syntax(errors, name::qualified_name);
+            for (index, value) in values.items().enumerate() {
+                if values.list()[..index].contains(value.value) {
+                    value.duplicate(errors);
+                }
+            }
         }
     }
     std::mem::take(errors)

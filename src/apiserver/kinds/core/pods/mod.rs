@@ -2,6 +2,8 @@
 
 mod binding;
 mod eviction;
+mod resize;
+mod status;
 mod update;
 
 use apimachinery::field::{Error, ErrorList, Path};
@@ -10,10 +12,10 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::super::pod_spec::validation::pod_spec;
-use super::super::pod_spec::{defaults, qos, warnings};
+use super::super::pod_spec::{containers, defaults, qos, warnings};
 use super::super::tree::{at, int, items, object_mut, restore, set, text};
 use crate::registry::options::WriteOptions;
-use crate::registry::strategy::{Change, Grace, Strategy, keep_all_but};
+use crate::registry::strategy::{Change, Grace, Strategy, default_prepare_update, keep_all_but};
 
 pub use binding::bind;
 
@@ -52,8 +54,7 @@ impl Strategy for Pods {
     fn prepare_update(&self, change: &Change<'_>, new: &mut Value, old: &Value) {
         match change.subresource {
             "status" => {
-                keep_all_but(new, old, &["status"]);
-                restore(&mut new["metadata"], &old["metadata"], "ownerReferences");
+                default_prepare_update(&["status"], change, new, old);
                 restore(&mut new["status"], &old["status"], "qosClass");
             }
             "ephemeralcontainers" => {
@@ -63,7 +64,7 @@ impl Strategy for Pods {
                     object_mut(new, &["spec"]).insert("ephemeralContainers".to_owned(), added);
                 }
             }
-            "resize" => update::keep_all_but_resources(new, old),
+            "resize" => resize::keep_all_but_resources(new, old),
             _ => restore(new, old, "status"),
         }
     }
@@ -71,6 +72,8 @@ impl Strategy for Pods {
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         let path = Path::new("spec");
         let mut errors = pod_spec(at(object, &["spec"]), &path);
+        containers::only_for_pods(at(object, &["spec"]), &path, &mut errors);
+        app_armor(object, &mut errors);
         if !items(object, &["spec", "ephemeralContainers"]).is_empty() {
             errors.push(Error::forbidden(
                 &path.child("ephemeralContainers"),
@@ -90,9 +93,9 @@ impl Strategy for Pods {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         match change.subresource {
-            "status" => update::status(new, old),
+            "status" => status::validate(new, old),
             "ephemeralcontainers" => update::ephemeral(new, old),
-            "resize" => pod_spec(at(new, &["spec"]), &Path::new("spec")),
+            "resize" => resize::validate(new, old),
             _ => update::pod(new, old),
         }
     }
@@ -153,6 +156,32 @@ impl Strategy for Pods {
             "binding" => binding::bind(change, name, &body).await,
             "eviction" => eviction::evict(change, name, &body, options).await,
             _ => Err(Status::method_not_supported("", "pods", "create")),
+        }
+    }
+}
+
+/// Old annotations for AppArmor name a container of the pod and a profile (`ValidateAppArmorPodAnnotations`).
+fn app_armor(pod: &Value, errors: &mut ErrorList) {
+    const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let annotations = at(pod, &["metadata", "annotations"]);
+    for (key, profile) in annotations.as_object().into_iter().flatten() {
+        let Some(container) = key.strip_prefix(PREFIX) else {
+            continue;
+        };
+        let path = Path::new("metadata.annotations").key(key);
+        let known = ["containers", "initContainers", "ephemeralContainers"]
+            .iter()
+            .flat_map(|list| items(pod, &["spec", list]))
+            .any(|one| text(one, &["name"]) == container);
+        if !known {
+            errors.push(Error::invalid(&path, container, "container not found"));
+        }
+        let profile = profile.as_str().unwrap_or("");
+        let is_profile = matches!(profile, "" | "runtime/default" | "unconfined")
+            || profile.starts_with("localhost/");
+        if !is_profile {
+            let why = format!("invalid AppArmor profile name: {profile:?}");
+            errors.push(Error::invalid(&path, profile, why));
         }
     }
 }

@@ -1,14 +1,13 @@
 //! What an update of a pod may change (`ValidatePodUpdate`): images, the deadline, more tolerations, fewer gates.
 
 use apimachinery::field::{Error, ErrorList, Path};
-use apimachinery::{Map, Value};
+use apimachinery::{Map, Value, meta};
 
-use super::super::super::check::Node;
 use super::super::super::pod_spec::validation::pod_spec;
-use super::super::super::tree::{
-    at, int, items, items_mut, object_mut, restore, semantically_equal, text,
-};
-use crate::registry::strategy::keep_all_but;
+use super::super::super::tree::{at, int, items, items_mut, object_mut, semantically_equal, text};
+
+/// What a kubelet marks pods of its own with.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 const ALLOWED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
@@ -27,9 +26,15 @@ pub fn pod(new: &Value, old: &Value) -> ErrorList {
         }
         for (index, container) in is.iter().enumerate() {
             let image = text(container, &["image"]);
+            let path = path.child(list).index(index).child("image");
             if image.is_empty() {
-                let path = path.child(list).index(index).child("image");
                 errors.push(Error::required(&path, ""));
+            } else if image != image.trim() {
+                errors.push(Error::invalid(
+                    &path,
+                    image,
+                    "must not have leading or trailing whitespace",
+                ));
             }
         }
     }
@@ -40,6 +45,7 @@ pub fn pod(new: &Value, old: &Value) -> ErrorList {
     deadline(new, old, &path, &mut errors);
     gates(new, old, &path, &mut errors);
     tolerations(new, old, &path, &mut errors);
+    placement(new, old, &path, &mut errors);
     let (is, was) = (munge(new, old), munge(old, old));
     if !semantically_equal(&is, &was) {
         errors.push(Error::forbidden(
@@ -134,19 +140,94 @@ fn munge(pod: &Value, old: &Value) -> Value {
             container["image"] = image;
         }
     }
-    let gated = !items(old, &["spec", "schedulingGates"]).is_empty();
+    if !items(old, &["spec", "schedulingGates"]).is_empty() {
+        set_aside_placement(&mut spec);
+    }
     let fields: &mut Map<String, Value> = object_mut(&mut spec, &[]);
     for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
         fields.remove(field);
     }
-    if gated {
-        fields.remove("nodeSelector");
-    }
-    let negative = int(old, &["spec", "terminationGracePeriodSeconds"]).is_some_and(|was| was < 0);
-    if negative {
-        fields.remove("terminationGracePeriodSeconds");
+    // A period that never was may become the shortest one.
+    let period = |pod: &Value| int(pod, &["spec", "terminationGracePeriodSeconds"]);
+    if period(old).is_some_and(|was| was < 0) && period(pod) == Some(1) {
+        let field = "terminationGracePeriodSeconds";
+        fields.insert(field.to_owned(), at(old, &["spec", field]).clone());
     }
     spec
+}
+
+/// A gated pod's nodes are checked apart.
+fn set_aside_placement(spec: &mut Value) {
+    let fields = object_mut(spec, &[]);
+    fields.remove("nodeSelector");
+    if let Some(Value::Object(affinity)) = fields.get_mut("affinity") {
+        affinity.remove("nodeAffinity");
+        if affinity.is_empty() {
+            fields.remove("affinity");
+        }
+    }
+}
+
+/// A pod that is not scheduled yet may be bound to fewer nodes, never to others.
+fn placement(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
+    if items(old, &["spec", "schedulingGates"]).is_empty() {
+        return;
+    }
+    let (is, was) = (
+        at(new, &["spec", "nodeSelector"]),
+        at(old, &["spec", "nodeSelector"]),
+    );
+    let kept = was
+        .as_object()
+        .into_iter()
+        .flatten()
+        .all(|(key, value)| is.get(key) == Some(value));
+    if !kept {
+        errors.push(Error::invalid(
+            &path.child("nodeSelector"),
+            is,
+            "only additions to spec.nodeSelector are allowed (no mutations or deletions)",
+        ));
+    }
+    const TERMS: [&str; 5] = [
+        "spec",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ];
+    let (is, was) = (items(new, &TERMS), items(old, &TERMS));
+    if was.is_empty() {
+        return;
+    }
+    let told = Path::new(TERMS.join("."));
+    if is.len() != was.len() {
+        errors.push(Error::invalid(
+            &told,
+            is,
+            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+        ));
+        return;
+    }
+    for (index, (is, was)) in is.iter().zip(was).enumerate() {
+        let kept = ["matchExpressions", "matchFields"].iter().all(|field| {
+            let is = items(is, &[field]);
+            items(was, &[field])
+                .iter()
+                .all(|requirement| is.contains(requirement))
+        });
+        // A term without requirements matches nothing, and so it would match more.
+        let was_empty = ["matchExpressions", "matchFields"]
+            .iter()
+            .all(|field| items(was, &[field]).is_empty());
+        if !kept || (was_empty && is != was) {
+            errors.push(Error::invalid(
+                &told.index(index),
+                is,
+                "only additions are allowed (no mutations or deletions)",
+            ));
+        }
+    }
 }
 
 /// What differs, a line each: `- ` the old value, `+ ` the new one.
@@ -189,56 +270,18 @@ fn walk(was: &Value, is: &Value, path: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// An update of the status: what ended and is not restarted does not run again (`ValidatePodStatusUpdate`).
-pub fn status(new: &Value, old: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let policy = text(new, &["spec", "restartPolicy"]);
-    if policy == "Always" {
-        return errors;
-    }
-    let root = Node::root(at(new, &["status"]), "status");
-    for list in ["containerStatuses", "initContainerStatuses"] {
-        let statuses = root.at(list);
-        for status in statuses.items() {
-            let called = status.at("name").text();
-            let spec_list = if list == "containerStatuses" {
-                "containers"
-            } else {
-                "initContainers"
-            };
-            let own_policy = items(new, &["spec", spec_list])
-                .iter()
-                .find(|container| text(container, &["name"]) == called)
-                .is_some_and(|container| {
-                    !at(container, &["restartPolicy"]).is_null()
-                        || !items(container, &["restartPolicyRules"]).is_empty()
-                });
-            let ended = items(old, &["status", list])
-                .iter()
-                .find(|was| text(was, &["name"]) == called)
-                .map(|was| at(was, &["state", "terminated"]))
-                .filter(|ended| !ended.is_null());
-            let Some(ended) = ended.filter(|_| !own_policy) else {
-                continue;
-            };
-            let may_restart = (policy == "OnFailure" || list == "initContainerStatuses")
-                && int(ended, &["exitCode"]).unwrap_or(0) != 0;
-            let state = status.at("state");
-            if !may_restart && !state.at("terminated").is_set() {
-                state.forbidden(
-                    &mut errors,
-                    "may not be transitioned to non-terminated state",
-                );
-            }
-        }
-    }
-    errors
-}
-
 /// An update of the ephemeral containers: they are only ever added.
 pub fn ephemeral(new: &Value, old: &Value) -> ErrorList {
     let path = Path::new("spec");
     let mut errors = pod_spec(at(new, &["spec"]), &path);
+    if meta::annotation(old, MIRROR).is_some() {
+        let mut errors = ErrorList::new();
+        errors.push(Error::forbidden(
+            &Path::default(),
+            "static pods do not support ephemeral containers",
+        ));
+        return errors;
+    }
     let list = path.child("ephemeralContainers");
     let is = items(new, &["spec", "ephemeralContainers"]);
     for was in items(old, &["spec", "ephemeralContainers"]) {
@@ -259,25 +302,6 @@ pub fn ephemeral(new: &Value, old: &Value) -> ErrorList {
         }
     }
     errors
-}
-
-/// A resize changes the resources of containers and nothing else (KEP-1287).
-pub fn keep_all_but_resources(new: &mut Value, old: &Value) {
-    let mut spec = at(old, &["spec"]).clone();
-    for list in ["containers", "initContainers"] {
-        for container in items_mut(&mut spec, &[list]) {
-            let called = text(container, &["name"]).to_owned();
-            let asked = items(new, &["spec", list])
-                .iter()
-                .find(|asked| text(asked, &["name"]) == called);
-            let Some(asked) = asked else { continue };
-            for field in ["resources", "resizePolicy"] {
-                restore(container, asked, field);
-            }
-        }
-    }
-    keep_all_but(new, old, &[]);
-    new["spec"] = spec;
 }
 
 #[cfg(test)]
@@ -331,25 +355,26 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_for_good_does_not_run_again() {
-        let pod = |policy: &str, state: Value| {
-            json!({"spec": {"restartPolicy": policy, "containers": [{"name": "c"}]},
-                "status": {"containerStatuses": [{"name": "c", "state": state}]}})
-        };
-        let failed = json!({"terminated": {"exitCode": 1}});
-        let running = json!({"running": {}});
-        let errors = status(
-            &pod("Never", running.clone()),
-            &pod("Never", failed.clone()),
+    fn a_gated_pod_may_be_bound_to_fewer_nodes_and_no_others() {
+        let mut old = old();
+        old["spec"]["schedulingGates"] = json!([{"name": "a/b"}]);
+        old["spec"]["nodeSelector"] = json!({"a": "b"});
+        let mut new = old.clone();
+        new["spec"]["nodeSelector"]["c"] = "d".into();
+        new["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}]}}});
+        assert!(
+            pod(&new, &old).is_empty(),
+            "{}",
+            pod(&new, &old).aggregate()
         );
-        assert_eq!(
-            errors.aggregate(),
-            "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
-        );
-        for policy in ["Always", "OnFailure"] {
-            let errors = status(&pod(policy, running.clone()), &pod(policy, failed.clone()));
-            assert!(errors.is_empty(), "{policy}");
-        }
+        let mut other = new.clone();
+        other["spec"]["nodeSelector"] = json!({"a": "z"});
+        other["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"] = json!([]);
+        let texts = pod(&other, &new).aggregate();
+        assert!(texts.contains("spec.nodeSelector: Invalid value: {\"a\":\"z\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)"), "{texts}");
+        assert!(texts.contains("nodeSelectorTerms: Invalid value: []: no additions/deletions to non-empty NodeSelectorTerms list are allowed"), "{texts}");
     }
 
     #[test]

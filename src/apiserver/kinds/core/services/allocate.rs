@@ -7,12 +7,12 @@ use apimachinery::{Status, Value, meta};
 use serde_json::json;
 use store::{Compare, CompareOp, Op};
 
-use super::super::super::tree::{at, has, items, items_mut, object_mut, text};
+use super::super::super::tree::{at, items, items_mut, object_mut, text};
 use super::addresses::{self, Cidr, Family};
+use super::families;
 use super::ports::{NodePorts, PortError};
 use super::{
-    cluster_ips, is_headless, needs_address, needs_health_port, needs_node_ports, type_of,
-    write_addresses,
+    cluster_ips, is_headless, needs_address, needs_health_port, needs_node_ports, write_addresses,
 };
 use crate::registry::strategy::{Change, Companions};
 
@@ -32,7 +32,10 @@ pub async fn companions(
     let mut keeps: Vec<String> = Vec::new();
     let mut new = new;
     if let Some(new) = new.as_deref_mut() {
-        settle_families(change, new, &name)?;
+        let errors = families::settle(new, old, &configured(change));
+        if !errors.is_empty() {
+            return Err(invalid(&name, errors));
+        }
         keeps = allocate_addresses(change, new, &name, &had, &mut companions).await?;
     }
     for address in had.iter().filter(|address| !keeps.contains(address)) {
@@ -57,78 +60,15 @@ fn taken_addresses(service: &Value) -> Vec<String> {
         .collect()
 }
 
-/// `ipFamilies` and `ipFamilyPolicy` where the service leaves them open (`initIPFamilyFields`).
-fn settle_families(change: &Change<'_>, service: &mut Value, name: &str) -> Result<(), Status> {
-    if type_of(service) == "ExternalName" {
-        return Ok(());
-    }
-    let mut cluster: Vec<Family> = Vec::new();
+/// The families that addresses of services can have, the default first.
+fn configured(change: &Change<'_>) -> Vec<Family> {
+    let mut found: Vec<Family> = Vec::new();
     for range in addresses::configured(change.registry) {
-        if !cluster.contains(&range.family()) {
-            cluster.push(range.family());
+        if !found.contains(&range.family()) {
+            found.push(range.family());
         }
     }
-    let first = cluster.first().copied().unwrap_or(Family::V4);
-    let mut families: Vec<Family> = items(service, &["spec", "ipFamilies"])
-        .iter()
-        .filter_map(|family| Family::parse(family.as_str()?))
-        .collect();
-    for address in cluster_ips(service) {
-        if let Ok(address) = address.parse()
-            && !families.contains(&Family::of(address))
-        {
-            families.push(Family::of(address));
-        }
-    }
-    let bare = is_headless(service) && !has(service, &["spec", "selector"]);
-    let said = text(service, &["spec", "ipFamilyPolicy"]).to_owned();
-    let policy = match said.as_str() {
-        "" if bare => "RequireDualStack",
-        "" if families.len() == 2 => "RequireDualStack",
-        "" => "SingleStack",
-        said => said,
-    };
-    if policy == "RequireDualStack" && cluster.len() < 2 && !bare {
-        let error = Error::invalid(
-            &Path::new("spec.ipFamilyPolicy"),
-            policy,
-            "this cluster is not configured for dual-stack services",
-        );
-        return Err(invalid(name, error.into()));
-    }
-    for family in &families {
-        if !bare && !cluster.contains(family) {
-            let error = Error::invalid(
-                &Path::new("spec.ipFamilies").index(0),
-                family.as_str(),
-                "not configured on this cluster",
-            );
-            return Err(invalid(name, error.into()));
-        }
-    }
-    if families.is_empty() {
-        families.push(first);
-    }
-    let wants_both = match policy {
-        "RequireDualStack" => true,
-        "PreferDualStack" => cluster.len() == 2 || bare,
-        _ => false,
-    };
-    if wants_both && families.len() == 1 {
-        families.push(families[0].other());
-    }
-    if policy == "SingleStack" {
-        families.truncate(1);
-    }
-    let list: Vec<Value> = families
-        .iter()
-        .map(|family| family.as_str().into())
-        .collect();
-    let policy = policy.to_owned();
-    let spec = object_mut(service, &["spec"]);
-    spec.insert("ipFamilies".to_owned(), list.into());
-    spec.insert("ipFamilyPolicy".to_owned(), policy.into());
-    Ok(())
+    found
 }
 
 /// Fills in the addresses that are not named and takes all that the service did not have. Answers with all it has.
@@ -380,16 +320,17 @@ fn take_ports(
         let number = at(service, &["spec", "healthCheckNodePort"])
             .as_i64()
             .unwrap_or(0);
-        let path = Path::new("spec.healthCheckNodePort");
         if number == 0 {
             let made = ports.take_any().map_err(|why| {
                 Status::internal(format!("failed to allocate a HealthCheck NodePort: {why}"))
             })?;
             object_mut(service, &["spec"]).insert("healthCheckNodePort".to_owned(), made.into());
         } else if !had.contains(&number) {
-            ports
-                .take(number)
-                .map_err(|why| refused(&path, number, why))?;
+            ports.take(number).map_err(|why| {
+                Status::internal(format!(
+                    "failed to allocate requested HealthCheck NodePort {number}: {why}"
+                ))
+            })?;
         }
     }
     Ok(())

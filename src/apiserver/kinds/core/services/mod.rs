@@ -6,6 +6,7 @@
 pub mod addresses;
 mod allocate;
 mod defaults;
+mod families;
 pub mod ports;
 pub mod repair;
 pub mod validation;
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::super::object_meta::{NameRule, dns_label};
+use super::super::status::load_balancer;
 use super::super::tree::{at, has, items, set, text};
 use crate::registry::strategy::{Change, Companions, Strategy, default_prepare_update};
 
@@ -56,7 +58,7 @@ impl Strategy for Services {
 
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
-            return ErrorList::new();
+            return load_balancer(new);
         }
         let mut errors = validation::update(new, old);
         errors.extend(validation::service(change, new));

@@ -9,6 +9,7 @@ use super::super::super::check::Node;
 use super::super::super::object_meta::validate_labels;
 use super::super::super::tree::{at, has, int, items, text};
 use super::addresses::Cidr;
+use super::families;
 use super::{cluster_ips, is_headless, needs_health_port, type_of};
 use crate::registry::strategy::Change;
 
@@ -289,9 +290,10 @@ fn addresses(service: &Value, spec: &Path, errors: &mut ErrorList) {
     let path = spec.child("clusterIPs");
     let single = text(service, &["spec", "clusterIP"]);
     if single.is_empty() && !list.is_empty() {
-        errors.push(Error::forbidden(
+        errors.push(Error::invalid(
             &path,
-            "may not be set when `clusterIP` is empty",
+            &list,
+            "must be empty when `clusterIP` is not specified",
         ));
     } else if let Some(first) = list.first()
         && *first != single
@@ -310,12 +312,18 @@ fn addresses(service: &Value, spec: &Path, errors: &mut ErrorList) {
         ));
     }
     for (at, address) in list.iter().enumerate() {
-        if *address == "None" && list.len() == 1 {
-            continue;
-        }
-        if address.parse::<IpAddr>().is_err() {
+        if *address == "None" && at == 0 {
+            if list.len() > 1 {
+                let why = "'None' must be the first and only value";
+                errors.push(Error::invalid(&path, &list, why));
+            }
+        } else if address.parse::<IpAddr>().is_err() {
             errors.push_invalid(&path.index(at), address, name::ip_address(address));
         }
+    }
+    let parsed: Option<Vec<IpAddr>> = list.iter().map(|ip| ip.parse().ok()).collect();
+    if let Some(parsed) = parsed.as_deref() {
+        address_families(service, &list, parsed, &path, errors);
     }
     let policy = text(service, &["spec", "ipFamilyPolicy"]);
     let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
@@ -336,6 +344,34 @@ fn addresses(service: &Value, spec: &Path, errors: &mut ErrorList) {
             errors.push(Error::duplicate(&path, family));
         }
         seen.push(family);
+    }
+}
+
+/// No two addresses of one family, each of the family that stands where it does.
+fn address_families(
+    service: &Value,
+    list: &[&str],
+    parsed: &[IpAddr],
+    path: &Path,
+    errors: &mut ErrorList,
+) {
+    if let [first, second] = parsed
+        && first.is_ipv6() == second.is_ipv6()
+    {
+        let why = "may specify no more than one IP for each IP family";
+        errors.push(Error::invalid(path, list, why));
+    }
+    let families = items(service, &["spec", "ipFamilies"]);
+    for (index, (ip, family)) in parsed.iter().zip(families).enumerate() {
+        let is = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
+        let wanted = family.as_str().unwrap_or(is);
+        if wanted != is {
+            errors.push(Error::invalid(
+                &path.index(index),
+                list[index],
+                format!("expected an {wanted} value as indicated by `ipFamilies[{index}]`"),
+            ));
+        }
     }
 }
 
@@ -393,15 +429,12 @@ pub fn update(new: &Value, old: &Value) -> ErrorList {
     if type_of(new) == "ExternalName" || type_of(old) == "ExternalName" {
         return errors;
     }
-    let (was, is) = (
-        text(old, &["spec", "clusterIP"]),
-        text(new, &["spec", "clusterIP"]),
-    );
-    if !was.is_empty() && was != is {
-        errors.push(Error::invalid(
-            &Path::new("spec.clusterIPs").index(0),
-            at(new, &["spec", "clusterIPs"]).clone(),
-            "may not change once set",
+    families::unchanged(new, old, &mut errors);
+    let health = &["spec", "healthCheckNodePort"];
+    if needs_health_port(old) && needs_health_port(new) && at(new, health) != at(old, health) {
+        errors.push(Error::forbidden(
+            &Path::new("spec").child("healthCheckNodePort"),
+            "field is immutable",
         ));
     }
     let class = &["spec", "loadBalancerClass"];
@@ -422,6 +455,19 @@ pub fn update(new: &Value, old: &Value) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_port_for_health_checks_stays() {
+        let service = |port: i64| {
+            serde_json::json!({"spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": port}})
+        };
+        assert!(update(&service(1), &service(1)).is_empty());
+        assert_eq!(
+            update(&service(2), &service(1)).aggregate(),
+            "spec.healthCheckNodePort: Forbidden: field is immutable"
+        );
+    }
 
     #[test]
     fn addresses_that_are_no_hosts_are_refused() {
