@@ -37,10 +37,12 @@ pub struct Client {
     accept: &'static str,
 }
 
-/// What is accepted by default, and by a client that wants metadata only.
+/// What is accepted by default, and by a client that wants metadata only: of an object, and of a list.
 const JSON: &str = "application/json";
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
-    application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// One page of a list, or all of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -137,7 +139,16 @@ impl Client {
         options: &ListOptions,
     ) -> Result<List<T>> {
         let path = collection_path(r, ns) + &options.query();
-        self.json(Method::GET, path, None).await
+        // A server refuses a list to who asks for an object.
+        let accept = match self.accept {
+            METADATA => METADATA_LIST,
+            accept => accept,
+        };
+        let client = Client {
+            accept,
+            ..self.clone()
+        };
+        client.json(Method::GET, path, None).await
     }
 
     /// Every page, in pages of `options.limit` (500 if that is 0). A continue token that expired under way restarts

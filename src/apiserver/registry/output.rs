@@ -10,6 +10,7 @@ use apimachinery::codec::media::{self, MediaType, Negotiated, Transform};
 use apimachinery::codec::protobuf::encode as encode_protobuf;
 use apimachinery::codec::{json, yaml};
 use apimachinery::schema::Message;
+use apimachinery::status::Reason;
 use apimachinery::{Status, Value, meta, time};
 use bytes::Bytes;
 use futures::stream;
@@ -271,6 +272,9 @@ impl Format {
         entry: &Entry,
         revision: i64,
     ) -> Result<Response<Body>, Status> {
+        if self.transform == Transform::PartialObjectMetadataList {
+            return Err(self.unsuited("PartialObjectMetadataList", "not a list", ""));
+        }
         let bytes = self.encode(entry, revision)?;
         Ok(respond(
             code,
@@ -279,8 +283,24 @@ impl Format {
         ))
     }
 
+    /// The answer to a form that suits one object or many, but not what there is.
+    fn unsuited(&self, asked: &str, is: &str, suffix: &str) -> Status {
+        let package = codec::go_package(self.resource.group);
+        let kind = self.resource.kind;
+        Status::failure(
+            406,
+            Reason::NotAcceptable,
+            format!(
+                "you requested {asked}, but the requested object is {is} (*{package}.{kind}{suffix})"
+            ),
+        )
+    }
+
     /// The response that holds a list.
     pub fn list(&self, listing: Listing) -> Result<Response<Body>, Status> {
+        if self.transform == Transform::PartialObjectMetadata {
+            return Err(self.unsuited("PartialObjectMetadata", "a list", "List"));
+        }
         match (self.media, self.transform) {
             (MediaType::Json, _) => self.json_list(listing),
             (MediaType::Protobuf, _) => self.protobuf_list(listing),

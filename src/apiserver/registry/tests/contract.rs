@@ -15,6 +15,7 @@ const SMALLEST: &str = include_str!("../../generated/smallest.jsonl");
 /// Kinds whose writers of status cannot touch metadata, as upstream's strategies say.
 const BARE_STATUS: &[&str] = &[
     "apiservices",
+    "deployments",
     "devicetaintrules",
     "flowschemas",
     "podgroups",
@@ -418,6 +419,60 @@ async fn workloads_are_scaled_through_one_shape() {
     );
     let stale = server.put(&format!("{path}/d/scale"), &more).await;
     assert_eq!(stale.code, 409);
+    let owner = format!("{path}/d/scale?fieldManager=scaler");
+    let config = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"},
+        "spec": {"replicas": 3}});
+    let refused = server.patch(&owner, "apply", &config).await.expect(409);
+    assert!(
+        refused["message"]
+            .as_str()
+            .is_some_and(|text| text.ends_with(": .spec.replicas"))
+    );
+    let forced = format!("{owner}&force=true");
+    let scaled = server.patch(&forced, "apply", &config).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 3);
+    let read = server.get(&format!("{path}/d")).await.expect(200);
+    let owned = read["metadata"]["managedFields"]
+        .as_array()
+        .and_then(|fields| fields.iter().find(|entry| entry["manager"] == "scaler"))
+        .expect("the scaler owns the replicas");
+    assert_eq!(
+        (&owned["operation"], &owned["subresource"]),
+        (&json!("Apply"), &json!("scale"))
+    );
+}
+
+#[tokio::test]
+async fn a_patch_whose_result_does_not_fit_is_refused_with_the_patch() {
+    let server = server().await;
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps");
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+    let map =
+        json!({"metadata": {"name": "misfit", "ownerReferences": [owner]}, "data": {"a": "b"}});
+    server.post(&path, &map).await.expect(201);
+    let path = format!("{path}/misfit");
+    let wrong = json!({"data": 5});
+    for (kind, message) in [
+        (
+            "strategic",
+            " \"\" is invalid: patch: Invalid value: \"map[data:5]\": cannot restore map from int64",
+        ),
+        (
+            "merge",
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string",
+        ),
+    ] {
+        let refused = server.patch(&path, kind, &wrong).await.expect(422);
+        assert_eq!(refused["details"]["causes"][0]["field"], "patch");
+        let text = refused["message"].as_str().unwrap_or("");
+        assert!(text.ends_with(message), "{kind}: {text}");
+    }
+    let keyless = json!({"metadata": {"ownerReferences": [{"name": "x"}]}});
+    let refused = server.patch(&path, "strategic", &keyless).await.expect(500);
+    assert_eq!(
+        refused["message"],
+        "map: map[name:x] does not contain declared merge key: uid"
+    );
 }
 
 #[tokio::test]

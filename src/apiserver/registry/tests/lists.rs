@@ -201,6 +201,18 @@ async fn tables_and_metadata_are_made_by_the_server() {
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
     assert!(list["items"][0].get("spec").is_none());
+    let headers = [(
+        "accept",
+        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+    )];
+    let refused = server
+        .ask(Method::GET, PODS, &headers, "")
+        .await
+        .expect(406);
+    assert_eq!(
+        refused["message"],
+        "you requested PartialObjectMetadata, but the requested object is a list (*core.PodList)"
+    );
     let yaml = server
         .ask(Method::GET, PODS, &[("accept", "application/yaml")], "")
         .await;
