@@ -82,9 +82,16 @@ async fn boot(registry: Weak<Registry>) {
     let lease = endpoints::hold(registry.clone());
     let identity = identity::hold(registry.clone());
     let definitions = crate::crd::run(registry.clone());
-    let dangling = dangling::run(registry.clone());
+    let fair = registry
+        .upgrade()
+        .is_some_and(|registry| registry.options.limits.priority_and_fairness);
+    let dangling = async {
+        if fair {
+            dangling::run(registry.clone()).await;
+        }
+    };
     let keeping = keeping::keep(registry.clone());
-    let repair = repair_allocations(registry);
+    let repair = repair_allocations(registry.clone());
     tokio::join!(lease, identity, definitions, dangling, keeping, repair);
 }
 
