@@ -6,21 +6,16 @@ use std::time::Duration;
 use futures::TryStreamExt;
 use integration::process::{self, Server};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
+use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Client, Config};
 use serde_json::json;
 
 async fn mk_client() -> (Server, Client) {
     process::install_crypto();
     let server = Server::start(&[]).await.expect("a server");
-    let kubeconfig =
-        Kubeconfig::read_from(server.data_dir().join("admin.kubeconfig")).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .expect("a config");
-    (server, Client::try_from(config).expect("a client"))
+    let client = conformance::administrator(&server).await;
+    (server, client)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,8 +6,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use integration::process::{self, Server};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
@@ -60,14 +59,9 @@ impl Cluster {
         process::install_crypto();
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let server = Server::start(&arguments).await.expect("a server");
-        let kubeconfig = Kubeconfig::read_from(server.data_dir().join("admin.kubeconfig"))
-            .expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .expect("a config");
         Self {
+            client: conformance::administrator(&server).await,
             _server: server,
-            client: Client::try_from(config).expect("a client"),
         }
     }
 

@@ -9,8 +9,7 @@ use http::Method;
 use http_body_util::BodyExt;
 use integration::connection::Connection;
 use integration::process::{self, Server};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -51,13 +50,8 @@ impl Cluster {
             }
         };
         drop(shared);
-        let kubeconfig = Kubeconfig::read_from(server.data_dir().join("admin.kubeconfig"))
-            .expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .expect("a config");
         Self {
-            client: Client::try_from(config).expect("a client"),
+            client: conformance::administrator(&server).await,
             connection: server.connect().await,
             server,
         }

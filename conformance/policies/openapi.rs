@@ -210,53 +210,31 @@ async fn a_schema_is_published_held_to_and_explained() {
     end(&cluster, &defined, &["v1"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_definition_that_says_nothing_takes_all() {
+/// A kind of which only is published that it is an object takes any field, and `explain` prints its kind and `told`.
+async fn takes_any_field(schema: &Value, told: &[&str]) {
     let cluster = Cluster::join().await;
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let defined = cluster.define(&definition("Namespaced", &open)).await;
-    until(
-        &cluster,
-        &schema_name(&defined, "v1"),
-        Some(&json!({"type": "object"})),
-    )
-    .await;
+    let defined = cluster.define(&definition("Namespaced", schema)).await;
+    let plain = json!({"type": "object"});
+    until(&cluster, &schema_name(&defined, "v1"), Some(&plain)).await;
     let mut object = defined.object("test-cr");
     object["a"] = json!({"b": [{"c": "d"}]});
     check_taken(&cluster, &defined, &object);
-    check(
-        &cluster,
-        &["explain", &defined.plural],
-        "",
-        true,
-        &["DESCRIPTION:", "<empty>"],
-    );
+    let told = [&["KIND:", &defined.kind], told].concat();
+    check(&cluster, &["explain", &defined.plural], "", true, &told);
     end(&cluster, &defined, &["v1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_definition_that_says_nothing_takes_all() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    takes_any_field(&open, &["DESCRIPTION:", "<empty>"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_root_that_keeps_unknown_fields_says_nothing_of_its_fields() {
-    let cluster = Cluster::join().await;
     let mut schema = waldo();
     schema["x-kubernetes-preserve-unknown-fields"] = true.into();
-    let defined = cluster.define(&definition("Namespaced", &schema)).await;
-    until(
-        &cluster,
-        &schema_name(&defined, "v1"),
-        Some(&json!({"type": "object"})),
-    )
-    .await;
-    let mut object = defined.object("test-cr");
-    object["a"] = json!({"b": [{"c": "d"}]});
-    check_taken(&cluster, &defined, &object);
-    check(
-        &cluster,
-        &["explain", &defined.plural],
-        "",
-        true,
-        &["KIND:", &defined.kind],
-    );
-    end(&cluster, &defined, &["v1"]).await;
+    takes_any_field(&schema, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
