@@ -2,12 +2,13 @@
 //!
 //! Server CPU and memory are read from `/proc` of the server's process, so that the load's own cost and most of a
 //! noisy machine's does not count. `start` times a `skiff server`, `api` drives 10,000 pods, `cluster` times pods on a running local cluster, `writes` drives the embedded store alone,
-//! `schedule` times pods on simulated nodes.
+//! `schedule` times pods on simulated nodes, `workloads` Deployments and namespaces.
 
 mod api;
 mod cluster;
 mod schedule;
 mod start;
+mod workloads;
 mod writes;
 
 use anyhow::bail;
@@ -25,7 +26,8 @@ async fn main() -> anyhow::Result<()> {
         "writes" => writes::measure().await,
         "cluster" => cluster::measure().await,
         "schedule" => schedule::measure(&rest).await,
-        other => bail!("bench start|idle|api|writes|cluster|schedule, not {other:?}"),
+        "workloads" => workloads::measure(&rest).await,
+        other => bail!("bench start|idle|api|writes|cluster|schedule|workloads, not {other:?}"),
     }
 }
 

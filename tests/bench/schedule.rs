@@ -1,5 +1,5 @@
-//! Times the scheduler, and with it the whole control plane, on simulated nodes: pods bound a second, and from the first
-//! POST to the last pod Ready. `bench schedule [NODES] [PODS]`.
+//! Times the scheduler on simulated nodes: what it binds a second of pods that wait for it, as a process of its own, and
+//! then the whole control plane, from the first POST to the last pod Ready. `bench schedule [NODES] [PODS]`.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,8 +18,20 @@ const CLIENTS: usize = 16;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Ends the simulator with the measurement.
-struct Simulator(Child);
+/// A process that ends with the measurement.
+pub struct Simulator(Child);
+
+impl Simulator {
+    /// Starts `nodes` simulated nodes of the server.
+    pub fn start(server: &Server, nodes: usize) -> anyhow::Result<Self> {
+        let arguments = ["--zones=3", &format!("--nodes={nodes}")];
+        Ok(Self(part(server, "simulate", &arguments)?))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Simulator {
     fn drop(&mut self) {
@@ -29,6 +41,19 @@ impl Drop for Simulator {
     }
 }
 
+/// Starts another command of the binary as the server's administrator.
+fn part(server: &Server, command: &str, arguments: &[&str]) -> anyhow::Result<Child> {
+    Ok(Command::new(binary())
+        .arg(command)
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(server.data_dir().join("admin.kubeconfig"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?)
+}
+
 pub async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     let number = |index: usize, default: usize| {
         arguments.get(index).map_or(Ok(default), |text| {
@@ -36,20 +61,73 @@ pub async fn measure(arguments: &[String]) -> anyhow::Result<()> {
         })
     };
     let (nodes, pods) = (number(0, 5_000)?, number(1, 10_000)?);
+    backlog(nodes, pods).await?;
+    stream(nodes, pods).await
+}
+
+fn each(before: Usage, after: Usage, pods: usize) -> String {
+    format!(
+        "{:.0} µs CPU a pod",
+        (after.cpu - before.cpu) / pods as f64 * 1e6
+    )
+}
+
+fn rate(pods: usize, time: Duration) -> String {
+    format!("{:.0}/s", pods as f64 / time.as_secs_f64())
+}
+
+/// All pods are there before the scheduler is; their nodes, once registered, do nothing with them.
+async fn backlog(nodes: usize, pods: usize) -> anyhow::Result<()> {
+    let server = Server::start(&["--disable-scheduler".to_owned()]).await?;
+    let target = server.target()?;
+    let connection = target.connect().await?;
+    let simulator = Simulator::start(&server, nodes)?;
+    wait_for(&connection, "/api/v1/nodes", nodes).await?;
+    wait_for_service_account(&connection).await?;
+    wait_for_untainted(&connection, nodes).await?;
+    // Within their leases' 40 s these nodes stay ready without it.
+    drop(simulator);
+    create(&target, pods).await?;
+    let bound = tokio::spawn(count(
+        target.connect().await?,
+        "spec.nodeName!=",
+        pods,
+        |_| true,
+    ));
+    let before = server.usage()?;
+    let scheduler = Simulator(part(&server, "scheduler", &["--leader-elect=false"])?);
+    let (first, last) = bound.await??;
+    let (server, scheduler) = (server.usage()?, Usage::of(scheduler.id())?);
+    report(
+        &format!("{pods} waiting pods bound to {nodes} nodes"),
+        rate(pods, last.duration_since(first)),
+        "2,000/s on 5,000 nodes",
+    );
+    let start = Usage {
+        cpu: 0.0,
+        ..scheduler
+    };
+    report("scheduler", each(start, scheduler, pods), "");
+    report(
+        "scheduler, memory",
+        format!("{:.0} MB", scheduler.resident),
+        "",
+    );
+    report(
+        "API server, bindings and events",
+        each(before, server, pods),
+        "",
+    );
+    Ok(())
+}
+
+/// Pods come while everything runs.
+async fn stream(nodes: usize, pods: usize) -> anyhow::Result<()> {
     let server = Server::start(&[]).await?;
     let target = server.target()?;
     let connection = target.connect().await?;
     let begin = Instant::now();
-    let simulator = Simulator(
-        Command::new(binary())
-            .args(["simulate", "--zones=3", &format!("--nodes={nodes}")])
-            .arg("--kubeconfig")
-            .arg(server.data_dir().join("admin.kubeconfig"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?,
-    );
+    let simulator = Simulator::start(&server, nodes)?;
     wait_for(&connection, "/api/v1/nodes", nodes).await?;
     report(
         &format!("{nodes} simulated nodes registered"),
@@ -57,7 +135,8 @@ pub async fn measure(arguments: &[String]) -> anyhow::Result<()> {
         "",
     );
     wait_for_service_account(&connection).await?;
-    let before = (server.usage()?, Usage::of(simulator.0.id())?);
+    wait_for_untainted(&connection, nodes).await?;
+    let before = (server.usage()?, Usage::of(simulator.id())?);
     let begin = Instant::now();
     let bound = tokio::spawn(count(
         target.connect().await?,
@@ -73,26 +152,19 @@ pub async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     ));
     create(&target, pods).await?;
     let created = begin.elapsed();
-    let bound = bound.await??.duration_since(begin);
-    let ready = ready.await??.duration_since(begin);
-    let after = (server.usage()?, Usage::of(simulator.0.id())?);
-    let rate = |time: Duration| format!("{:.0}/s", pods as f64 / time.as_secs_f64());
-    let each = |before: Usage, after: Usage| {
-        format!(
-            "{:.0} µs CPU a pod",
-            (after.cpu - before.cpu) / pods as f64 * 1e6
-        )
-    };
-    report(&format!("{pods} pods created"), rate(created), "");
-    report("pods bound", rate(bound), "2,000/s on 5,000 nodes");
-    report("pods Ready", rate(ready), "");
-    report("control plane", each(before.0, after.0), "");
+    let bound = bound.await??.1.duration_since(begin);
+    let ready = ready.await??.1.duration_since(begin);
+    let after = (server.usage()?, Usage::of(simulator.id())?);
+    report(&format!("{pods} pods created"), rate(pods, created), "");
+    report("pods bound meanwhile", rate(pods, bound), "");
+    report("pods Ready", rate(pods, ready), "");
+    report("control plane", each(before.0, after.0, pods), "");
     report(
         "control plane, memory",
         format!("{:.0} MB", after.0.resident),
         "",
     );
-    report("simulator", each(before.1, after.1), "");
+    report("simulator", each(before.1, after.1, pods), "");
     report(
         "simulator, memory",
         format!("{:.0} MB", after.1.resident),
@@ -101,7 +173,7 @@ pub async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn seconds(begin: Instant) -> String {
+pub fn seconds(begin: Instant) -> String {
     format!("{:.1} s", begin.elapsed().as_secs_f64())
 }
 
@@ -112,7 +184,7 @@ fn is_ready(pod: &Value) -> bool {
         .any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
-async fn wait_for(connection: &Connection, path: &str, wanted: usize) -> anyhow::Result<()> {
+pub async fn wait_for(connection: &Connection, path: &str, wanted: usize) -> anyhow::Result<()> {
     let begin = Instant::now();
     loop {
         let (_, page) = connection
@@ -128,7 +200,25 @@ async fn wait_for(connection: &Connection, path: &str, wanted: usize) -> anyhow:
     }
 }
 
-async fn wait_for_service_account(connection: &Connection) -> anyhow::Result<()> {
+/// Waits until the node lifecycle controller has taken the taint from every node that a new one is given.
+async fn wait_for_untainted(connection: &Connection, nodes: usize) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    loop {
+        let (_, list) = connection
+            .json(Method::GET, "/api/v1/nodes", &Value::Null)
+            .await?;
+        let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+        let free = items.iter().filter(|node| node["spec"]["taints"].is_null());
+        let free = free.count();
+        if free >= nodes {
+            return Ok(());
+        }
+        anyhow::ensure!(begin.elapsed() < PATIENCE, "{free} of {nodes} nodes");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+pub async fn wait_for_service_account(connection: &Connection) -> anyhow::Result<()> {
     let path = "/api/v1/namespaces/default/serviceaccounts/default";
     let begin = Instant::now();
     while connection.json(Method::GET, path, &Value::Null).await?.0 != 200 {
@@ -141,13 +231,13 @@ async fn wait_for_service_account(connection: &Connection) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Watches until so many pods are as wanted, and tells when.
+/// Watches until so many pods are as wanted, and tells when the first was and when the last.
 async fn count(
     connection: Connection,
     fields: &str,
     wanted: usize,
     counts: fn(&Value) -> bool,
-) -> anyhow::Result<Instant> {
+) -> anyhow::Result<(Instant, Instant)> {
     let fields = fields.replace("!=", "%21%3D");
     let path = format!("{PODS}?watch=1&fieldSelector={fields}&timeoutSeconds=600");
     let mut body = connection
@@ -156,6 +246,7 @@ async fn count(
         .into_body();
     let mut seen = std::collections::HashSet::new();
     let mut left = Vec::new();
+    let mut first = None;
     while seen.len() < wanted {
         let frame = tokio::time::timeout(PATIENCE, body.frame())
             .await
@@ -168,6 +259,7 @@ async fn count(
             let event: Value = serde_json::from_slice(&left[..end])?;
             left.drain(..=end);
             if event["type"] != "DELETED" && counts(&event["object"]) {
+                first.get_or_insert_with(Instant::now);
                 seen.insert(
                     event["object"]["metadata"]["name"]
                         .as_str()
@@ -177,7 +269,8 @@ async fn count(
             }
         }
     }
-    Ok(Instant::now())
+    let last = Instant::now();
+    Ok((first.unwrap_or(last), last))
 }
 
 async fn create(target: &Target, pods: usize) -> anyhow::Result<()> {
