@@ -118,10 +118,10 @@ impl<T> Cache<T> {
         }
         let old = self.entries.insert(key.clone(), entry);
         for index in self.indexes.values_mut() {
-            if let Some(old) = &old {
-                index.remove(&key, &old.object);
+            match &old {
+                Some(old) => index.change(&key, &old.object, &new),
+                None => index.insert(&key, &new),
             }
-            index.insert(&key, &new);
         }
         Some(Delta {
             key,
@@ -164,13 +164,30 @@ impl<T> Cache<T> {
 
 impl<T> Index<T> {
     fn insert(&mut self, key: &Arc<str>, object: &T) {
-        for value in (self.of)(object) {
+        self.insert_values(key, (self.of)(object));
+    }
+
+    fn remove(&mut self, key: &Arc<str>, object: &T) {
+        self.remove_values(key, (self.of)(object));
+    }
+
+    /// Most changes of an object leave its values as they are, and then nothing is searched for.
+    fn change(&mut self, key: &Arc<str>, old: &T, new: &T) {
+        let (old, new) = ((self.of)(old), (self.of)(new));
+        if old != new {
+            self.remove_values(key, old);
+            self.insert_values(key, new);
+        }
+    }
+
+    fn insert_values(&mut self, key: &Arc<str>, values: Vec<String>) {
+        for value in values {
             self.values.entry(value).or_default().insert(key.clone());
         }
     }
 
-    fn remove(&mut self, key: &Arc<str>, object: &T) {
-        for value in (self.of)(object) {
+    fn remove_values(&mut self, key: &Arc<str>, values: Vec<String>) {
+        for value in values {
             if let Some(keys) = self.values.get_mut(&value) {
                 keys.remove(key);
                 if keys.is_empty() {

@@ -13,6 +13,7 @@ use client::{
 };
 use futures::future::join_all;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::ledger::Ledger;
 use crate::{
@@ -23,6 +24,8 @@ use crate::{
 
 /// Pods made or deleted in one go (BurstReplicas).
 pub const BURST: usize = 500;
+/// Requests of one kind of controller under way at a time, so that a server answers others in between.
+const CONCURRENCY: usize = 32;
 /// Index of pods by the uid of their controller, or by `orphan/<namespace>`.
 pub const BY_CONTROLLER: &str = "controller";
 
@@ -99,6 +102,8 @@ pub struct PodControl {
     pub kind: Kind,
     pub ledger: Ledger,
     pub pods: Informer<Pod>,
+    /// `CONCURRENCY` of them; never closed.
+    slots: Semaphore,
 }
 
 impl PodControl {
@@ -111,6 +116,7 @@ impl PodControl {
             kind,
             ledger: Ledger::default(),
             pods: pods.clone(),
+            slots: Semaphore::new(CONCURRENCY),
         }
     }
 
@@ -241,6 +247,7 @@ impl PodControl {
     ) -> Result<(), ClientError> {
         let object = self.kind.object(meta);
         let options = WriteOptions::default();
+        let _slot = self.slots.acquire().await;
         match self
             .client
             .create::<_, Pod>(&PODS, &meta.namespace, pod, &options)
@@ -279,6 +286,7 @@ impl PodControl {
         let object = self.kind.object(meta);
         let options = DeleteOptions::uid(&pod.metadata.uid);
         let name = &pod.metadata.name;
+        let _slot = self.slots.acquire().await;
         match self
             .client
             .delete(&PODS, &pod.metadata.namespace, name, &options)
