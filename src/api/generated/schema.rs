@@ -3508,7 +3508,7 @@ static F_CORE_V1_NODE_SYSTEM_INFO: [F; 12] = [
     F::new("runningInUserNamespace", Type::Bool, F::POINTER),
     F::new("swap", Type::message(&CORE_V1_NODE_SWAP_STATUS), 0),
     F::new("systemUUID", Type::String, F::REQUIRED | F::ALWAYS)];
-static W_CORE_V1_NODE_SYSTEM_INFO: [W; 11] = [W::field(1, 6), W::field(2, 11), W::field(3, 1), W::field(4, 3), W::field(5, 8), W::field(6, 2), W::field(7, 5), W::field(8, 4), W::field(9, 7), W::field(10, 0), W::field(11, 10)];
+static W_CORE_V1_NODE_SYSTEM_INFO: [W; 12] = [W::field(1, 6), W::field(2, 11), W::field(3, 1), W::field(4, 3), W::field(5, 8), W::field(6, 2), W::field(7, 5), W::field(8, 4), W::field(9, 7), W::field(10, 0), W::field(11, 10), W::field(12, 9)];
 pub static CORE_V1_NODE_SYSTEM_INFO: Message = Message::new("io.k8s.api.core.v1.NodeSystemInfo", &F_CORE_V1_NODE_SYSTEM_INFO, &W_CORE_V1_NODE_SYSTEM_INFO);
 static F_CORE_V1_OBJECT_FIELD_SELECTOR: [F; 2] = [
     F::new("apiVersion", Type::String, 0),
@@ -6573,12 +6573,12 @@ static F_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("counters", Type::map(&MAP_6), F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
+static W_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1.DeviceCounterConsumption", &F_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
     F::new("expression", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE: [W; 0] = [];
+static W_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1.DeviceDerivedAttribute", &F_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE, &W_RESOURCE_V1_DEVICE_DERIVED_ATTRIBUTE);
 static F_RESOURCE_V1_DEVICE_REQUEST: [F; 3] = [
     F::new("exactly", Type::message(&RESOURCE_V1_EXACT_DEVICE_REQUEST), 0),
@@ -6613,7 +6613,7 @@ static F_RESOURCE_V1_DEVICE_SUB_REQUEST: [F; 8] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_346), 0),
     F::new("tolerations", Type::list(&LIST_348), 0)];
-static W_RESOURCE_V1_DEVICE_SUB_REQUEST: [W; 7] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(6, 7), W::field(7, 1)];
+static W_RESOURCE_V1_DEVICE_SUB_REQUEST: [W; 8] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(6, 7), W::field(7, 1), W::field(8, 3)];
 pub static RESOURCE_V1_DEVICE_SUB_REQUEST: Message = Message::new("io.k8s.api.resource.v1.DeviceSubRequest", &F_RESOURCE_V1_DEVICE_SUB_REQUEST, &W_RESOURCE_V1_DEVICE_SUB_REQUEST);
 static F_RESOURCE_V1_DEVICE_TAINT: [F; 4] = [
     F::new("effect", Type::String, F::REQUIRED | F::ALWAYS),
@@ -6669,7 +6669,7 @@ static F_RESOURCE_V1_EXACT_DEVICE_REQUEST: [F; 8] = [
     F::new("deviceClassName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_346), 0),
     F::new("tolerations", Type::list(&LIST_348), 0)];
-static W_RESOURCE_V1_EXACT_DEVICE_REQUEST: [W; 7] = [W::field(1, 5), W::field(2, 6), W::field(3, 1), W::field(4, 3), W::field(5, 0), W::field(6, 7), W::field(7, 2)];
+static W_RESOURCE_V1_EXACT_DEVICE_REQUEST: [W; 8] = [W::field(1, 5), W::field(2, 6), W::field(3, 1), W::field(4, 3), W::field(5, 0), W::field(6, 7), W::field(7, 2), W::field(8, 4)];
 pub static RESOURCE_V1_EXACT_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1.ExactDeviceRequest", &F_RESOURCE_V1_EXACT_DEVICE_REQUEST, &W_RESOURCE_V1_EXACT_DEVICE_REQUEST);
 static F_RESOURCE_V1_NETWORK_DEVICE_DATA: [F; 3] = [
     F::new("hardwareAddress", Type::String, 0),
@@ -7031,12 +7031,12 @@ static F_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("counters", Type::map(&MAP_13), F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
+static W_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceCounterConsumption", &F_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1BETA1_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
     F::new("expression", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [W; 0] = [];
+static W_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceDerivedAttribute", &F_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE, &W_RESOURCE_V1BETA1_DEVICE_DERIVED_ATTRIBUTE);
 static F_RESOURCE_V1BETA1_DEVICE_REQUEST: [F; 10] = [
     F::new("adminAccess", Type::Bool, F::POINTER),
@@ -7049,7 +7049,7 @@ static F_RESOURCE_V1BETA1_DEVICE_REQUEST: [F; 10] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_372), 0),
     F::new("tolerations", Type::list(&LIST_375), 0)];
-static W_RESOURCE_V1BETA1_DEVICE_REQUEST: [W; 9] = [W::field(1, 7), W::field(2, 5), W::field(3, 8), W::field(4, 1), W::field(5, 3), W::field(6, 0), W::field(7, 6), W::field(8, 9), W::field(9, 2)];
+static W_RESOURCE_V1BETA1_DEVICE_REQUEST: [W; 10] = [W::field(1, 7), W::field(2, 5), W::field(3, 8), W::field(4, 1), W::field(5, 3), W::field(6, 0), W::field(7, 6), W::field(8, 9), W::field(9, 2), W::field(10, 4)];
 pub static RESOURCE_V1BETA1_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceRequest", &F_RESOURCE_V1BETA1_DEVICE_REQUEST, &W_RESOURCE_V1BETA1_DEVICE_REQUEST);
 static F_RESOURCE_V1BETA1_DEVICE_REQUEST_ALLOCATION_RESULT: [F; 11] = [
     F::new("adminAccess", Type::Bool, F::POINTER),
@@ -7078,7 +7078,7 @@ static F_RESOURCE_V1BETA1_DEVICE_SUB_REQUEST: [F; 8] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_372), 0),
     F::new("tolerations", Type::list(&LIST_375), 0)];
-static W_RESOURCE_V1BETA1_DEVICE_SUB_REQUEST: [W; 7] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(7, 7), W::field(8, 1)];
+static W_RESOURCE_V1BETA1_DEVICE_SUB_REQUEST: [W; 8] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(7, 7), W::field(8, 1), W::field(9, 3)];
 pub static RESOURCE_V1BETA1_DEVICE_SUB_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta1.DeviceSubRequest", &F_RESOURCE_V1BETA1_DEVICE_SUB_REQUEST, &W_RESOURCE_V1BETA1_DEVICE_SUB_REQUEST);
 static F_RESOURCE_V1BETA1_DEVICE_TAINT: [F; 4] = [
     F::new("effect", Type::String, F::REQUIRED | F::ALWAYS),
@@ -7343,12 +7343,12 @@ static F_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: [F; 3] = [
     F::new("compatibilityGroups", Type::list(&LIST_7), 0),
     F::new("counterSet", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("counters", Type::map(&MAP_14), F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: [W; 2] = [W::field(1, 1), W::field(2, 2)];
+static W_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: [W; 3] = [W::field(1, 1), W::field(2, 2), W::field(3, 0)];
 pub static RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceCounterConsumption", &F_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION, &W_RESOURCE_V1BETA2_DEVICE_COUNTER_CONSUMPTION);
 static F_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE: [F; 2] = [
     F::new("expression", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS)];
-static W_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE: [W; 0] = [];
+static W_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE: [W; 2] = [W::field(1, 1), W::field(2, 0)];
 pub static RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceDerivedAttribute", &F_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE, &W_RESOURCE_V1BETA2_DEVICE_DERIVED_ATTRIBUTE);
 static F_RESOURCE_V1BETA2_DEVICE_REQUEST: [F; 3] = [
     F::new("exactly", Type::message(&RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST), 0),
@@ -7383,7 +7383,7 @@ static F_RESOURCE_V1BETA2_DEVICE_SUB_REQUEST: [F; 8] = [
     F::new("name", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_392), 0),
     F::new("tolerations", Type::list(&LIST_394), 0)];
-static W_RESOURCE_V1BETA2_DEVICE_SUB_REQUEST: [W; 7] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(6, 7), W::field(7, 1)];
+static W_RESOURCE_V1BETA2_DEVICE_SUB_REQUEST: [W; 8] = [W::field(1, 5), W::field(2, 4), W::field(3, 6), W::field(4, 0), W::field(5, 2), W::field(6, 7), W::field(7, 1), W::field(8, 3)];
 pub static RESOURCE_V1BETA2_DEVICE_SUB_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta2.DeviceSubRequest", &F_RESOURCE_V1BETA2_DEVICE_SUB_REQUEST, &W_RESOURCE_V1BETA2_DEVICE_SUB_REQUEST);
 static F_RESOURCE_V1BETA2_DEVICE_TAINT: [F; 4] = [
     F::new("effect", Type::String, F::REQUIRED | F::ALWAYS),
@@ -7439,7 +7439,7 @@ static F_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST: [F; 8] = [
     F::new("deviceClassName", Type::String, F::REQUIRED | F::ALWAYS),
     F::new("selectors", Type::list(&LIST_392), 0),
     F::new("tolerations", Type::list(&LIST_394), 0)];
-static W_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST: [W; 7] = [W::field(1, 5), W::field(2, 6), W::field(3, 1), W::field(4, 3), W::field(5, 0), W::field(6, 7), W::field(7, 2)];
+static W_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST: [W; 8] = [W::field(1, 5), W::field(2, 6), W::field(3, 1), W::field(4, 3), W::field(5, 0), W::field(6, 7), W::field(7, 2), W::field(8, 4)];
 pub static RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST: Message = Message::new("io.k8s.api.resource.v1beta2.ExactDeviceRequest", &F_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST, &W_RESOURCE_V1BETA2_EXACT_DEVICE_REQUEST);
 static F_RESOURCE_V1BETA2_NETWORK_DEVICE_DATA: [F; 3] = [
     F::new("hardwareAddress", Type::String, 0),
