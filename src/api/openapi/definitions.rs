@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apimachinery::Value;
-use apimachinery::schema::{Field, KeyDefault, ListKind, ListType, Message, SchemaOr, Type};
+use apimachinery::schema::{Field, ListKind, ListType, Message, SchemaOr, Type};
 use serde_json::{Map, json};
 
 use super::Dialect;
 use super::descriptions::Descriptions;
+use super::enumerations;
 use crate::schema::KINDS;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
@@ -117,6 +118,9 @@ impl Definitions {
         if let Some(words) = self.descriptions.of_field(&message.name, &field.name) {
             schema.insert("description".into(), words.into());
         }
+        if let Some(values) = enumerations::values(&message.name, &field.name) {
+            enumerate(&mut schema, values);
+        }
         if let Type::List(list) = &field.ty {
             list_extensions(list, &mut schema);
         }
@@ -136,12 +140,13 @@ impl Definitions {
         if !named.is_empty() {
             schema.insert("x-kubernetes-patch-strategy".into(), named.join(",").into());
         }
-        let wants_default = !field.has(Field::POINTER) && field.has(Field::REQUIRED);
-        if self.dialect == Dialect::V3
-            && wants_default
-            && let Some(zero) = zero_of(&field.ty)
-        {
-            schema.insert("default".into(), zero);
+        let wants_default = !field.has(Field::POINTER) && field.has(Field::ALWAYS);
+        if self.dialect == Dialect::V3 {
+            let declared = enumerations::default(&message.name, &field.name).map(Value::from);
+            let zero = || wants_default.then(|| zero_of(&field.ty)).flatten();
+            if let Some(default) = declared.or_else(zero) {
+                schema.insert("default".into(), default);
+            }
         }
         schema.into()
     }
@@ -272,15 +277,21 @@ fn list_extensions(list: &ListType, schema: &mut Map<String, Value>) {
     if let Some(key) = &list.merge_key {
         schema.insert("x-kubernetes-patch-merge-key".into(), Value::from(&**key));
     }
-    if let (Some(item), Type::Message(_)) = (schema.get_mut("items"), &list.item) {
-        for key in list.keys.iter() {
-            if let Some(KeyDefault::Text(text)) = &key.default
-                && let Some(property) = item
-                    .pointer_mut(&format!("/properties/{}", key.name))
-                    .and_then(Value::as_object_mut)
-            {
-                property.insert("default".into(), Value::from(&**text));
-            }
+}
+
+/// Says which values a field takes, or the items of it, in the schema and in words (`EnumTypes` of kube-openapi).
+fn enumerate(schema: &mut Map<String, Value>, values: &[&str]) {
+    for inner in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(inner).and_then(Value::as_object_mut) {
+            inner.insert("enum".into(), values.into());
+            return;
+        }
+    }
+    schema.insert("enum".into(), values.into());
+    if let Some(Value::String(words)) = schema.get_mut("description") {
+        words.push_str("\n\nPossible enum values:");
+        for value in values {
+            words.push_str(&format!("\n - `{value:?}`"));
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod definitions;
 mod descriptions;
+mod enumerations;
 mod paths;
 #[cfg(test)]
 mod tests;

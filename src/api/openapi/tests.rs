@@ -75,6 +75,35 @@ fn explain_finds_the_kind_by_path_and_the_words_by_field() {
 }
 
 #[test]
+fn fields_of_few_words_list_them_and_declared_defaults_are_told() {
+    let document = v3("api/v1", &served()).expect("served");
+    let schemas = &document["components"]["schemas"];
+    let pull = &schemas["io.k8s.api.core.v1.Container"]["properties"]["imagePullPolicy"];
+    assert_eq!(
+        pull["enum"],
+        serde_json::json!(["Always", "IfNotPresent", "Never"])
+    );
+    let words = pull["description"].as_str().expect("words");
+    assert!(
+        words.ends_with(
+            "\n\nPossible enum values:\n - `\"Always\"`\n - `\"IfNotPresent\"`\n - `\"Never\"`"
+        ),
+        "{words}"
+    );
+    let port = &schemas["io.k8s.api.core.v1.ContainerPort"]["properties"];
+    assert_eq!(port["protocol"]["default"], "TCP");
+    assert_eq!(port["containerPort"]["default"], 0);
+    assert!(port["hostPort"].get("default").is_none());
+    let claim = &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"];
+    assert_eq!(claim["accessModes"]["items"]["enum"][0], "ReadOnlyMany");
+    assert!(claim["accessModes"].get("enum").is_none());
+    let document = v2(&served());
+    let status = &document["definitions"]["io.k8s.api.core.v1.PodStatus"]["properties"];
+    assert_eq!(status["phase"]["enum"][0], "Failed");
+    assert!(status["phase"].get("default").is_none());
+}
+
+#[test]
 fn patches_tell_kubectl_what_they_accept() {
     let document = v3("apis/apps/v1", &served()).expect("served");
     let patch =

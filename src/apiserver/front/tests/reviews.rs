@@ -204,6 +204,21 @@ async fn openapi_documents_are_found_by_the_index_and_kept_by_hash() {
     assert_eq!(client.get("/openapi/v2").await.json()["swagger"], "2.0");
     assert_eq!(
         client.send("GET", "/openapi/v3", &accept, "").await.code,
-        406
+        200
     );
+    assert_eq!(client.send("GET", &url, &accept, "").await.code, 406);
+    let accept = [(
+        "accept",
+        "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    )];
+    let v3 = client.send("GET", &url, &accept, "").await;
+    assert_eq!(
+        (v3.code, v3.header("content-type")),
+        (
+            200,
+            "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+        )
+    );
+    assert_eq!(v3.header("etag"), answer.header("etag"));
+    assert!(v3.body.starts_with(b"\x0a\x053.0.0"));
 }

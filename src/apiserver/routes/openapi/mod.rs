@@ -56,6 +56,10 @@ const JSON: &str = "application/json";
 /// What client-go asks for, and what is sent: `@` is not allowed in a media type (kube-openapi).
 const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_V3_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+const PROTOBUF_V3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+/// What the keys of v3 documents in protobuf begin with.
+const IN_PROTOBUF: &str = "protobuf ";
 
 impl OpenApi {
     pub fn new(served: Arc<Served>) -> Self {
@@ -79,11 +83,14 @@ impl OpenApi {
             other => other.strip_prefix("v3/")?,
         };
         let key = match chosen_type(headers, key == V2) {
-            Some(PROTOBUF) => V2_PROTOBUF,
-            Some(_) => key,
+            // The index is JSON, whatever is asked for.
+            _ if key == INDEX => key.to_owned(),
+            Some(PROTOBUF) => V2_PROTOBUF.to_owned(),
+            Some(PROTOBUF_V3) => format!("{IN_PROTOBUF}{key}"),
+            Some(_) => key.to_owned(),
             None => return Some(respond::plain_error(StatusCode::NOT_ACCEPTABLE, "")),
         };
-        let document = self.document(key).await?;
+        let document = self.document(&key).await?;
         if let Some(hash) = query.get("hash").filter(|hash| !hash.is_empty()) {
             return Some(document.hashed(hash, path, headers));
         }
@@ -133,6 +140,7 @@ impl OpenApi {
             documents.generation = now;
             // What the built-in groups' documents say does not depend on custom resources.
             documents.by_key.retain(|key, _| {
+                let key = key.strip_prefix(IN_PROTOBUF).unwrap_or(key);
                 let group = key
                     .strip_prefix("apis/")
                     .and_then(|rest| rest.split('/').next());
@@ -157,11 +165,12 @@ impl OpenApi {
 fn make(served: &Served, key: &str, hashes: &HashMap<String, String>) -> Vec<(String, Document)> {
     let json = |value: &serde_json::Value| apimachinery::codec::json::encode(value);
     let resources = &served.resources()[..];
-    let v3 = |path: &str| {
+    let v3_tree = |path: &str| {
         let mut document = api::openapi::v3(path, resources)?;
         custom::publish(&mut document["components"]["schemas"], served, false);
-        Some(Document::new(JSON, &json(&document)))
+        Some(document)
     };
+    let v3 = |path: &str| Some(Document::new(JSON, &json(&v3_tree(path)?)));
     let v2 = || {
         let mut document = api::openapi::v2(resources);
         custom::publish(&mut document["definitions"], served, true);
@@ -187,7 +196,14 @@ fn make(served: &Served, key: &str, hashes: &HashMap<String, String>) -> Vec<(St
             }
             Some(Document::new(JSON, &json(&index(&known))))
         }
-        path => v3(path),
+        path => match path.strip_prefix(IN_PROTOBUF) {
+            None => v3(path),
+            // In either form a document has the one tag that the index tells.
+            Some(path) => v3_tree(path).map(|tree| Document {
+                etag: etag(&json(&tree)),
+                ..Document::new(PROTOBUF_V3, &protobuf::encode_v3(&tree))
+            }),
+        },
     };
     made.extend(document.map(|document| (key.to_owned(), document)));
     made
@@ -278,7 +294,7 @@ impl Document {
     }
 }
 
-/// The best media type for the client; only v2 has protobuf.
+/// The best media type for the client.
 fn chosen_type(headers: &HeaderMap, v2: bool) -> Option<&'static str> {
     let clauses = negotiate::clauses(headers);
     if clauses.is_empty() {
@@ -287,6 +303,7 @@ fn chosen_type(headers: &HeaderMap, v2: bool) -> Option<&'static str> {
     clauses.iter().find_map(|clause| match clause.range {
         "*/*" | "application/*" | JSON => Some(JSON),
         PROTOBUF_ASKED | PROTOBUF if v2 => Some(PROTOBUF),
+        PROTOBUF_V3_ASKED | PROTOBUF_V3 if !v2 => Some(PROTOBUF_V3),
         _ => None,
     })
 }

@@ -1,4 +1,5 @@
-//! The OpenAPI v2 document in gnostic's protobuf (package `openapi.v2`), which client-go's discovery asks for.
+//! The OpenAPI v2 document in gnostic's protobuf (package `openapi.v2`), which client-go's discovery asks for; `v3` has the
+//! tables of the v3 documents.
 //!
 //! ```text
 //! table:  JSON key ─► field number and kind        Operation { "operationId": 5, "parameters": 8, x-…: 13 }
@@ -6,7 +7,11 @@
 //!
 //! Only what our documents have is in the tables. Maps are lists of `{1: name, 2: value}`; extensions carry YAML text.
 
+mod v3;
+
 use serde_json::Value;
+
+pub use v3::encode as encode_v3;
 
 /// The fields of one gnostic message.
 struct Message {
@@ -19,6 +24,9 @@ struct Message {
 enum Kind {
     Text,
     Flag,
+    /// A double.
+    Number,
+    Int,
     Texts,
     /// An embedded message.
     One(&'static Message),
@@ -31,7 +39,7 @@ enum Kind {
 
 type Writer = fn(&Value, &mut Vec<u8>);
 
-use Kind::{By, Flag, Many, Map, One, Text, Texts};
+use Kind::{By, Flag, Int, Many, Map, Number, One, Text, Texts};
 
 static DOCUMENT: Message = Message {
     fields: &[
@@ -140,8 +148,19 @@ static SCHEMA: Message = Message {
         ("title", 3, Text),
         ("description", 4, Text),
         ("default", 5, By(any)),
+        ("multipleOf", 6, Number),
+        ("maximum", 7, Number),
+        ("exclusiveMaximum", 8, Flag),
+        ("minimum", 9, Number),
+        ("exclusiveMinimum", 10, Flag),
+        ("maxLength", 11, Int),
+        ("minLength", 12, Int),
         ("pattern", 13, Text),
+        ("maxItems", 14, Int),
+        ("minItems", 15, Int),
         ("uniqueItems", 16, Flag),
+        ("maxProperties", 17, Int),
+        ("minProperties", 18, Int),
         ("required", 19, Texts),
         ("enum", 20, By(any)),
         ("additionalProperties", 21, By(additional_properties)),
@@ -184,6 +203,9 @@ fn message(value: &Value, of: &'static Message, out: &mut Vec<u8>) {
     if std::ptr::eq(of, &REQUIREMENT) {
         return requirement(value, out);
     }
+    if v3::wrapped(value, of, out) {
+        return;
+    }
     for (key, number, kind) in of.fields {
         let Some(value) = value.get(key) else {
             continue;
@@ -191,6 +213,8 @@ fn message(value: &Value, of: &'static Message, out: &mut Vec<u8>) {
         match kind {
             Text => text(*number, value, out),
             Flag => flag(*number, value, out),
+            Number => self::number(*number, value, out),
+            Int => int(*number, value, out),
             Texts => items(value).for_each(|item| text(*number, item, out)),
             One(of) => embed(*number, out, |out| message(value, of, out)),
             Many(of) => {
@@ -299,6 +323,19 @@ fn requirement(value: &Value, out: &mut Vec<u8>) {
 }
 
 /// Ours are all API keys.
+fn security_scheme(value: &Value, out: &mut Vec<u8>) {
+    static SCHEME: Message = Message {
+        fields: &[
+            ("type", 1, Text),
+            ("description", 2, Text),
+            ("name", 3, Text),
+            ("in", 4, Text),
+        ],
+        extension: 9,
+    };
+    embed(1, out, |out| message(value, &SCHEME, out));
+}
+
 fn security_definition(value: &Value, out: &mut Vec<u8>) {
     embed(2, out, |out| message(value, &API_KEY, out));
 }
@@ -318,6 +355,20 @@ fn flag(number: u32, value: &Value, out: &mut Vec<u8>) {
     if value.as_bool() == Some(true) {
         varint(u64::from(number) << 3, out);
         varint(1, out);
+    }
+}
+
+fn number(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if let Some(float) = value.as_f64() {
+        varint(u64::from(number) << 3 | 1, out);
+        out.extend_from_slice(&float.to_le_bytes());
+    }
+}
+
+fn int(number: u32, value: &Value, out: &mut Vec<u8>) {
+    if let Some(int) = value.as_u64() {
+        varint(u64::from(number) << 3, out);
+        varint(int, out);
     }
 }
 
