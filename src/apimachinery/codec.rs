@@ -6,6 +6,7 @@
 pub mod json;
 pub mod media;
 pub mod protobuf;
+pub mod strict;
 pub mod yaml;
 
 use crate::field::quote;
@@ -25,8 +26,8 @@ pub const MAX_STRICT_ERRORS: usize = 100;
 pub struct Decoded {
     /// The object.
     pub value: Value,
-    /// Findings of strict field validation: `duplicate field "spec.x"`, and `unknown field "spec.y"` once the object
-    /// went through its table.
+    /// Findings of strict field validation: `duplicate field "spec.x"` (of YAML one for all, by lines), and
+    /// `unknown field "spec.y"` once the object went through its table.
     pub strict: Vec<String>,
 }
 

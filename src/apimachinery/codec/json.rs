@@ -3,7 +3,7 @@
 //!
 //! Invalid UTF-8 becomes U+FFFD, the last of repeated keys wins, numbers are `i64`, `u64` or `f64`: as Go does.
 
-use super::{DecodeError, Decoded, MAX_DEPTH, MAX_STRICT_ERRORS};
+use super::{DecodeError, Decoded, MAX_DEPTH, MAX_STRICT_ERRORS, strict};
 use crate::field::quote;
 use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
@@ -17,6 +17,17 @@ const MAX_FINDINGS: usize = 64 << 10;
 /// # Errors
 /// Syntax errors and nesting deeper than `MAX_DEPTH`.
 pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
+    decode_with(body, false)
+}
+
+/// The same of JSON that is read as YAML: repeated keys are told by their lines.
+pub(super) fn decode_as_yaml(body: &[u8]) -> Result<Decoded, DecodeError> {
+    let mut decoded = decode_with(body, true)?;
+    decoded.strict = strict::of_lines(&decoded.strict);
+    Ok(decoded)
+}
+
+fn decode_with(body: &[u8], by_lines: bool) -> Result<Decoded, DecodeError> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => String::from_utf8_lossy(body),
@@ -28,6 +39,7 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
         steps: Vec::with_capacity(16),
         duplicates: Vec::new(),
         written: 0,
+        by_lines,
     };
     let value = parser.value()?;
     parser.skip_space();
@@ -78,6 +90,8 @@ struct Parser<'a> {
     duplicates: Vec<String>,
     /// Bytes of all paths made for `duplicates`, kept or not.
     written: usize,
+    /// Whether repeats are told by their lines, as of YAML.
+    by_lines: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -159,7 +173,9 @@ impl<'a> Parser<'a> {
                 return Err(self.unexpected("after object key"));
             }
             self.at += 1;
-            let value = match self.next_token() {
+            let token = self.next_token();
+            let start = self.at;
+            let value = match token {
                 Some(b'{' | b'[') => {
                     self.steps.push(Step::Key(key.clone()));
                     let value = self.value()?;
@@ -168,7 +184,7 @@ impl<'a> Parser<'a> {
                 }
                 _ => self.value()?,
             };
-            if let Some(finding) = self.insert(&mut map, key, value) {
+            if let Some(finding) = self.insert(&mut map, key, value, start) {
                 self.note(finding);
             }
             match self.next_token() {
@@ -207,12 +223,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Puts an entry in; tells of a key that was there before.
+    /// Puts an entry in, whose value begins at `start`; tells of a key that was there before.
     fn insert(
         &self,
         map: &mut Map<String, Value>,
         key: Cow<'a, str>,
         value: Value,
+        start: usize,
     ) -> Option<String> {
         match map.entry(key.into_owned()) {
             serde_json::map::Entry::Vacant(entry) => {
@@ -220,7 +237,12 @@ impl<'a> Parser<'a> {
                 None
             }
             serde_json::map::Entry::Occupied(mut entry) => {
-                let finding = (self.written < MAX_FINDINGS).then(|| self.path_of(entry.key()));
+                let is_room =
+                    self.written < MAX_FINDINGS && self.duplicates.len() < MAX_STRICT_ERRORS;
+                let finding = is_room.then(|| match self.by_lines {
+                    true => self.line_of(entry.key(), start),
+                    false => self.path_of(entry.key()),
+                });
                 entry.insert(value);
                 finding
             }
@@ -239,9 +261,15 @@ impl<'a> Parser<'a> {
         format!("duplicate field {}", quote(&path))
     }
 
+    fn line_of(&self, key: &str, start: usize) -> String {
+        let before = self.bytes[..start].iter();
+        let line = 1 + before.filter(|byte| **byte == b'\n').count();
+        strict::repeated(line, &quote(key))
+    }
+
     fn note(&mut self, finding: String) {
         self.written += finding.len();
-        if self.duplicates.len() < MAX_STRICT_ERRORS && !self.duplicates.contains(&finding) {
+        if self.by_lines || !self.duplicates.contains(&finding) {
             self.duplicates.push(finding);
         }
     }

@@ -1,8 +1,7 @@
 //! Owns: reading YAML as sigs.k8s.io/yaml does (one document, YAML 1.1 words for booleans, repeated keys reported) and
 //! writing it in kubectl's layout. Aliases, nesting and events are bounded, so that an alias bomb is refused.
 
-use super::{DecodeError, Decoded, MAX_STRICT_ERRORS};
-use crate::field::quote;
+use super::{DecodeError, Decoded, strict};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
@@ -18,8 +17,6 @@ const MAX_USES: usize = 1_000;
 const MAX_EVENTS: usize = 2_000_000;
 /// Bytes of texts that aliases may add to those of the document; as much as a body may have.
 const MAX_COPIED: usize = 3 << 20;
-/// Bytes of the paths of repeated keys; past them repeats are not named any more.
-const MAX_FINDINGS: usize = 64 << 10;
 
 /// Reads the one document of a YAML text; an empty one is null.
 ///
@@ -34,7 +31,8 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
     }
     // JSON is YAML, and much the faster to read: kubectl's apply patches are JSON.
     if trimmed.starts_with('{') {
-        if let Ok(decoded) = super::json::decode(trimmed.as_bytes()) {
+        // Its lines are those of the whole text.
+        if let Ok(decoded) = super::json::decode_as_yaml(body) {
             return Ok(decoded);
         }
     }
@@ -54,153 +52,114 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let left = Cell::new(text.len() + MAX_COPIED);
-    let tree =
+    let bounds = Bounds {
+        left: Cell::new(text.len() + MAX_COPIED),
+        repeats: Cell::new(false),
+    };
+    let value =
         serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
-            Seed(&left).deserialize(deserializer)
+            Seed(&bounds).deserialize(deserializer)
         })
         .map_err(|e| error(&e.to_string()))?;
-    let strict = tree
-        .duplicates
-        .into_iter()
-        .map(|path| format!("duplicate field {}", quote(&path)))
-        .collect();
-    Ok(Decoded {
-        value: tree.value,
-        strict,
-    })
+    let strict = match bounds.repeats.get() {
+        true => strict::of_lines(&strict::repeated_keys(text)),
+        false => Vec::new(),
+    };
+    Ok(Decoded { value, strict })
 }
 
-/// A value and the paths of repeated keys in it, relative to it.
-struct Tree {
-    value: Value,
-    duplicates: Vec<String>,
+/// What all parts of a tree share.
+struct Bounds {
+    /// Bytes of texts left to be read.
+    left: Cell<usize>,
+    /// Whether a key was there twice.
+    repeats: Cell<bool>,
 }
 
-impl From<Value> for Tree {
-    fn from(value: Value) -> Self {
-        Self {
-            value,
-            duplicates: Vec::new(),
-        }
-    }
-}
-
-/// Reads a tree; bytes of texts left to be read, of all its parts together.
+/// Reads a tree.
 #[derive(Clone, Copy)]
-struct Seed<'a>(&'a Cell<usize>);
+struct Seed<'a>(&'a Bounds);
 
 impl Seed<'_> {
-    fn text<E: serde::de::Error>(self, text: String) -> Result<Tree, E> {
-        let left = self.0.get().checked_sub(text.len());
+    fn text<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
+        let left = self.0.left.get().checked_sub(text.len());
         self.0
+            .left
             .set(left.ok_or_else(|| E::custom("document contains excessive aliasing"))?);
-        Ok(Value::String(text).into())
+        Ok(Value::String(text))
     }
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
-    type Value = Tree;
+    type Value = Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Seed<'_> {
-    type Value = Tree;
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a YAML value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
-        Ok(Value::Bool(value).into())
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
-        Ok(Value::Number(value.into()).into())
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
-        Ok(Value::Number(value.into()).into())
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
         let number = Number::from_f64(value)
             .ok_or_else(|| E::custom("json: unsupported value: not a finite number"))?;
-        Ok(Value::Number(number).into())
+        Ok(Value::Number(number))
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Tree, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
         self.text(text.to_owned())
     }
 
-    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Tree, E> {
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
         self.text(text)
     }
 
-    fn visit_unit<E>(self) -> Result<Tree, E> {
-        Ok(Value::Null.into())
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Tree, E> {
-        Ok(Value::Null.into())
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         DeserializeSeed::deserialize(self, deserializer)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Tree, A::Error> {
-        let (mut items, mut duplicates) = (Vec::new(), Vec::new());
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
         while let Some(item) = sequence.next_element_seed(self)? {
-            let step = format!("[{}]", items.len());
-            note_below(&mut duplicates, &step, item.duplicates);
-            items.push(item.value);
+            items.push(item);
         }
-        Ok(Tree {
-            value: Value::Array(items),
-            duplicates,
-        })
+        Ok(Value::Array(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
-        let (mut map, mut duplicates) = (Map::new(), Vec::new());
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
         while let Some(key) = entries.next_key_seed(KeySeed(self))? {
             let value = entries.next_value_seed(self)?;
-            note_below(&mut duplicates, &key, value.duplicates);
-            if map.contains_key(&key) {
-                note(&mut duplicates, "", "", &key);
+            if map.insert(key, value).is_some() {
+                self.0.repeats.set(true);
             }
-            map.insert(key, value.value);
         }
-        Ok(Tree {
-            value: Value::Object(map),
-            duplicates,
-        })
-    }
-}
-
-/// Adds the paths of repeated keys below a step.
-fn note_below(found: &mut Vec<String>, step: &str, below: Vec<String>) {
-    for path in below {
-        let dot = if path.starts_with('[') { "" } else { "." };
-        note(found, step, dot, &path);
-    }
-}
-
-/// Adds the path of a repeated key once, as long as there is room.
-fn note(found: &mut Vec<String>, step: &str, dot: &str, path: &str) {
-    let written: usize = found.iter().map(String::len).sum();
-    let has_room =
-        found.len() < MAX_STRICT_ERRORS && written + step.len() + path.len() <= MAX_FINDINGS;
-    if !has_room {
-        return;
-    }
-    let path = format!("{step}{dot}{path}");
-    if !found.contains(&path) {
-        found.push(path);
+        Ok(Value::Object(map))
     }
 }
 
@@ -211,7 +170,7 @@ impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        match self.0.deserialize(deserializer)?.value {
+        match self.0.deserialize(deserializer)? {
             Value::String(text) => Ok(text),
             Value::Number(number) => Ok(number.to_string()),
             Value::Bool(value) => Ok(value.to_string()),
@@ -389,7 +348,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Whether a bare text would read back as null, a boolean, a number or a time (YAML 1.1).
-fn resolves_to_other(text: &str) -> bool {
+pub(super) fn resolves_to_other(text: &str) -> bool {
     const WORDS: &[&str] = &[
         "", "~", "null", "y", "n", "yes", "no", "on", "off", "true", "false", "<<", "=",
     ];
@@ -491,16 +450,20 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_named_by_path() {
+    fn repeated_keys_are_named_by_line() {
         let decoded =
             decode(b"spec:\n  x: 1\n  x: 2\n  l:\n  - k: 1\n    k: 2\n").expect("lenient");
         assert_eq!(decoded.value, json!({"spec": {"x": 2, "l": [{"k": 2}]}}));
         assert_eq!(
             decoded.strict,
             [
-                "duplicate field \"spec.x\"",
-                "duplicate field \"spec.l[0].k\""
+                "yaml: unmarshal errors:\n  line 3: key \"x\" already set in map\n  line 6: key \"k\" already set in map"
             ]
+        );
+        let decoded = decode(b"\n{\"a\": 1,\n\"a\": 2}").expect("lenient");
+        assert_eq!(
+            decoded.strict,
+            ["yaml: unmarshal errors:\n  line 3: key \"a\" already set in map"]
         );
     }
 

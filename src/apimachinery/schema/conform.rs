@@ -5,6 +5,7 @@
 //! **Invariant:** recursion is bounded by the nesting of the input, which the decoders bound.
 
 use super::{Field, ListType, Message, SchemaOr, Type};
+use crate::codec::MAX_STRICT_ERRORS;
 use crate::field::{Path, quote};
 use serde_json::{Map, Value};
 
@@ -186,7 +187,17 @@ struct Walk {
     unknown: Vec<String>,
 }
 
+/// Bytes of paths of unknown fields written for one object; past them they go without being named.
+const MAX_UNKNOWN: usize = 64 << 10;
+
 impl Walk {
+    fn note(&mut self, at: &At<'_>, name: &str) {
+        let written: usize = self.unknown.iter().map(String::len).sum();
+        if self.unknown.len() < MAX_STRICT_ERRORS && written < MAX_UNKNOWN {
+            self.unknown.push(at.path().child(name).to_string());
+        }
+    }
+
     fn root(&mut self, object: &mut Value, message: &Message) -> Result<(), String> {
         let at = At {
             above: None,
@@ -235,7 +246,7 @@ impl Walk {
                 None if message.embedded_resource
                     && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") => {}
                 None if self.prune => {
-                    self.unknown.push(at.path().child(name).to_string());
+                    self.note(at, name);
                     gone.push(name.clone());
                 }
                 None => {}

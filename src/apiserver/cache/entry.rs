@@ -33,6 +33,8 @@ pub struct Shape {
     /// Where the values of field selectors are found; at most 32.
     pub paths: Vec<Path>,
     pub normalize: Normalize,
+    /// Whether stored objects are normalized, whoever wrote them: what they are may be told anew at any time.
+    pub revised: bool,
     /// Bounds what is kept of entries beside their stored bytes; one for all resources of a server.
     pub encodings: Arc<Encodings>,
 }
@@ -91,14 +93,19 @@ pub struct Entry {
     labels: Box<[(Text, Text)]>,
     fields: Box<[Option<Text>]>,
     encoded: Mutex<Option<Box<Kept>>>,
+    is_as_stored: bool,
 }
 
 impl Entry {
     pub fn new(shape: &Shape, kv: &KeyValue) -> Result<Self, EntryError> {
         let (scope, name) = split(shape, &kv.key)?;
         let mut stored = kv.value.clone();
-        if !stored.starts_with(b"{") {
-            stored = (shape.normalize)(&stored).map_err(EntryError::Normalize)?;
+        if shape.revised || !stored.starts_with(b"{") {
+            let normal = (shape.normalize)(&stored).map_err(EntryError::Normalize)?;
+            // Bytes that are the same stay those that the store shares.
+            if normal != stored {
+                stored = normal;
+            }
         }
         let mut found = scan(&stored, &shape.paths)?;
         let version_differs = found
@@ -116,11 +123,12 @@ impl Entry {
             name,
             revision: kv.mod_revision,
             lease: kv.lease,
-            stored: stored.slice(..found.end),
             metadata: (metadata.start as u32, metadata.end as u32),
             labels: found.labels.into(),
             fields: found.fields.into(),
             encoded: Mutex::default(),
+            is_as_stored: stored_is(kv, &stored),
+            stored: stored.slice(..found.end),
         })
     }
 
@@ -152,6 +160,11 @@ impl Entry {
     /// JSON without a resourceVersion.
     pub fn stored(&self) -> &Bytes {
         &self.stored
+    }
+
+    /// Whether the store has these very bytes, and not others that mean them.
+    pub fn is_as_stored(&self) -> bool {
+        self.is_as_stored
     }
 
     pub fn label(&self, key: &str) -> Option<&str> {
@@ -255,6 +268,10 @@ impl std::fmt::Debug for Entry {
         let key: Cow<'_, str> = String::from_utf8_lossy(&self.key);
         write!(f, "Entry({key}@{})", self.revision)
     }
+}
+
+fn stored_is(kv: &KeyValue, bytes: &Bytes) -> bool {
+    kv.value.as_ptr() == bytes.as_ptr()
 }
 
 fn split(shape: &Shape, key: &Bytes) -> Result<(u16, u16), EntryError> {
@@ -374,6 +391,7 @@ pub(crate) mod tests {
                 }
                 Ok(Bytes::from(value.to_string()))
             }),
+            revised: false,
             encodings: Arc::default(),
         }
     }

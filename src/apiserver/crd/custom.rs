@@ -2,7 +2,7 @@
 
 use api::Resource;
 use apimachinery::field::ErrorList;
-use apimachinery::{Value, meta};
+use apimachinery::{Value, meta, schema};
 
 use super::definition::{Definition, Version};
 use crate::kinds::tree::{remove, restore};
@@ -57,6 +57,16 @@ impl Strategy for Custom {
 
     fn default(&self, object: &mut Value) {
         self.version(object).schema.default(object);
+    }
+
+    fn revise(&self, object: &mut Value) {
+        let version = self.version(object);
+        version.schema.default(object);
+        schema::prune(object, version.resource.schema);
+    }
+
+    fn convert(&self, object: &mut Value, _from: &Resource, to: &Resource) {
+        schema::prune(object, to.schema);
     }
 
     fn counts_generation(&self) -> bool {

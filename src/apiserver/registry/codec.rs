@@ -9,7 +9,7 @@ use std::sync::Arc;
 use api::Resource;
 use apimachinery::codec::media::MediaType;
 use apimachinery::codec::protobuf::{self, Envelope};
-use apimachinery::codec::{self, Decoded, json, yaml};
+use apimachinery::codec::{self, Decoded, json, strict, yaml};
 use apimachinery::schema::{self, Message};
 use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
@@ -107,13 +107,14 @@ pub fn normalize(
     bytes: &Bytes,
 ) -> Result<Bytes, String> {
     let mut object = decode_stored(bytes)?;
+    if crate::crd::is_custom(resource.schema) {
+        return Ok(normalize_custom(resource, strategy, object));
+    }
     let version = meta::api_version(&object).to_owned();
     if version != resource.api_version() {
         let (group, version) = meta::group_version(&version);
         match api::find_kind(group, version, meta::kind(&object)) {
             Some(from) => strategy.convert(&mut object, from, resource),
-            // Versions of custom resources differ in their names.
-            None if crate::crd::is_custom(resource.schema) => {}
             None => {
                 let kind = meta::kind(&object);
                 return Err(format!("no kind {kind:?} in version {version:?}"));
@@ -128,6 +129,24 @@ pub fn normalize(
     schema::complete(&mut object, resource.schema);
     strategy.default(&mut object);
     Ok(encode_object(&object, true))
+}
+
+/// A stored custom object as its definition wants it now: without what its schema no longer has, and with the defaults
+/// of the version it is stored in (upstream's `schemaCoercingDecoder` and `unstructuredDefaulter`).
+fn normalize_custom(
+    resource: &'static Resource,
+    strategy: &dyn Strategy,
+    mut object: Value,
+) -> Bytes {
+    strategy.revise(&mut object);
+    meta::set_type(&mut object, &resource.api_version(), resource.kind);
+    schema::prune(&mut object, resource.schema);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+        metadata.remove("selfLink");
+        metadata.entry("generation").or_insert(1.into());
+    }
+    encode_object(&object, true)
 }
 
 /// Stored JSON or `k8s\0` protobuf as a tree.
@@ -243,7 +262,7 @@ pub fn fit(
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value, Status> {
-    let decoded = conform(expected, decoded).map_err(|unfit| match unfit {
+    let mut decoded = conform(expected, decoded).map_err(|unfit| match unfit {
         Unfit::Type {
             kind,
             version,
@@ -251,6 +270,12 @@ pub fn fit(
         } => codec::bad_request(&kind, &version, expected.kind, &error, body),
         Unfit::Version(text) => Status::bad_request(text),
     })?;
+    // Of a custom object upstream tells what is unknown after all else; of YAML, too.
+    let is_json = body.trim_ascii_start().starts_with(b"{");
+    if is_json && validation != FieldValidation::Ignore && !crate::crd::is_custom(expected.message)
+    {
+        decoded.strict = strict::in_order_of_text(body, decoded.strict);
+    }
     report(expected, &decoded.strict, validation, warnings, body)?;
     Ok(decoded.value)
 }
@@ -272,10 +297,7 @@ pub fn fit_patched(
         FieldValidation::Strict if !decoded.strict.is_empty() => {
             return Err(explain(&codec::strict_error(&decoded.strict).0));
         }
-        FieldValidation::Warn => decoded
-            .strict
-            .iter()
-            .for_each(|finding| warnings.add(finding.as_str())),
+        FieldValidation::Warn => warn(&decoded.strict, warnings),
         _ => {}
     }
     Ok(decoded.value)
@@ -362,7 +384,9 @@ fn fit_custom(mut decoded: Decoded, message: &Message) -> Result<Decoded, codec:
             decoded.strict.push(unknown(&format!("metadata.{path}")));
         }
     }
-    for path in schema::prune(&mut decoded.value, message) {
+    let mut pruned = schema::prune(&mut decoded.value, message);
+    pruned.sort();
+    for path in pruned {
         decoded.strict.push(unknown(&path));
     }
     Ok(decoded)
@@ -380,6 +404,32 @@ pub fn json_type(value: &Value) -> &'static str {
     }
 }
 
+fn warn(findings: &[String], warnings: &Warnings) {
+    findings
+        .iter()
+        .flat_map(|finding| strict::warnings(finding))
+        .for_each(|warning| warnings.add(warning));
+}
+
+/// Tells about, or refuses, what is given twice in an applied configuration.
+pub fn report_applied(
+    findings: &[String],
+    validation: FieldValidation,
+    warnings: &Warnings,
+) -> Result<(), Status> {
+    match validation {
+        FieldValidation::Strict if !findings.is_empty() => Err(Status::bad_request(format!(
+            "error strict decoding YAML: {}",
+            strict::converting(findings)
+        ))),
+        FieldValidation::Warn => {
+            warn(findings, warnings);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Tells about, or refuses, unknown and duplicate fields.
 pub fn report(
     expected: Expected<'_>,
@@ -393,9 +443,7 @@ pub fn report(
     }
     match validation {
         FieldValidation::Ignore => {}
-        FieldValidation::Warn => findings
-            .iter()
-            .for_each(|finding| warnings.add(finding.as_str())),
+        FieldValidation::Warn => warn(findings, warnings),
         FieldValidation::Strict => {
             let error = codec::strict_error(findings);
             return Err(codec::bad_request(

@@ -261,14 +261,14 @@ impl Call<'_> {
     async fn update(&self, body: &Bytes) -> Result<Response<Body>, Status> {
         let options = WriteOptions::parse(&self.context.info.query, "UpdateOptions")?;
         let format = self.format()?;
-        let mut object = codec::decode_body(
+        let object = codec::decode_body(
             Expected::of(self.resource),
             self.media()?,
             body,
             options.field_validation,
             &self.context.warnings,
         )?;
-        self.check_name(&mut object)?;
+        self.check_name(&object)?;
         let preconditions = Preconditions {
             uid: Some(meta::uid(&object).to_owned()).filter(|uid| !uid.is_empty()),
         };
@@ -306,13 +306,15 @@ impl Call<'_> {
     }
 
     /// An object's name and namespace must be those of the path (`checkName`).
-    pub fn check_name(&self, object: &mut Value) -> Result<(), Status> {
+    pub fn check_name(&self, object: &Value) -> Result<(), Status> {
         let name = meta::name(object);
         if name.is_empty() {
-            if meta::generate_name(object).is_empty() {
-                meta::set_name(object, self.name());
-            }
-        } else if name != self.name() {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                self.name()
+            )));
+        }
+        if name != self.name() {
             return Err(Status::bad_request(format!(
                 "the name of the object ({name}) does not match the name on the URL ({})",
                 self.name()
@@ -326,6 +328,14 @@ impl Call<'_> {
             )));
         }
         Ok(())
+    }
+
+    /// The same of an applied configuration, which without a name is one for the object there is.
+    pub fn name_applied(&self, applied: &mut Value, exists: bool) -> Result<(), Status> {
+        if exists && meta::name(applied).is_empty() {
+            meta::set_name(applied, self.name());
+        }
+        self.check_name(applied)
     }
 
     async fn post_subresource(&self, body: &Bytes) -> Result<Response<Body>, Status> {

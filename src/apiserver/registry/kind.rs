@@ -51,6 +51,7 @@ impl Kind {
             namespaced: storage.namespaced,
             api_version: storage.api_version(),
             paths: fields.paths(),
+            revised: crate::crd::is_custom(storage.schema),
             normalize: Arc::new(move |bytes| codec::normalize(storage, strategy, bytes)),
             encodings: encodings.clone(),
         };

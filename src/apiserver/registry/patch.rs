@@ -188,19 +188,18 @@ pub async fn handle(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         reported = true;
         let object = match &patch {
             Patch::Apply(applied) => {
-                let expected = Expected::of(call.resource);
-                let warnings = &call.context.warnings;
-                codec::report(expected, &findings, validation, warnings, body)?;
                 let mut applied = applied.clone();
                 check_kind(call, &applied)?;
-                call.check_name(&mut applied)?;
-                return managed::apply(&write, &options, &applied, &current);
+                call.name_applied(&mut applied, current.exists)?;
+                let next = managed::apply(&write, &options, &applied, &current)?;
+                codec::report_applied(&findings, validation, &call.context.warnings)?;
+                return Ok(next);
             }
             patch => patch.apply(current.object.into_owned(), call.resource.schema)?,
         };
         let expected = Expected::of(call.resource);
-        let mut object = fit(call, expected, &patch, object, &findings, validation)?;
-        call.check_name(&mut object)?;
+        let object = fit(call, expected, &patch, object, &findings, validation)?;
+        call.check_name(&object)?;
         Ok(Next {
             object,
             managed: false,
@@ -312,7 +311,7 @@ async fn patch_scale(
     if let Patch::Apply(applied) = patch {
         check_type(applied, "autoscaling/v1", "Scale")?;
         let mut applied = applied.clone();
-        call.check_name(&mut applied)?;
+        call.name_applied(&mut applied, true)?;
         return scale::apply_patch(call, options, &applied).await;
     }
     scale::patch(call, options, |current| {
@@ -322,7 +321,7 @@ async fn patch_scale(
         if meta::resource_version(&scale).is_empty() {
             meta::set_resource_version(&mut scale, "");
         }
-        call.check_name(&mut scale)?;
+        call.check_name(&scale)?;
         Ok(scale)
     })
     .await

@@ -161,14 +161,14 @@ pub async fn update(call: &Call<'_>, body: &Bytes) -> Result<Response<Body>, Sta
         message: api::message_for("autoscaling", "v1", "Scale")
             .ok_or_else(|| Status::internal("no schema of Scale"))?,
     };
-    let mut scale = codec::decode_body(
+    let scale = codec::decode_body(
         expected,
         call.media()?,
         body,
         options.field_validation,
         &call.context.warnings,
     )?;
-    call.check_name(&mut scale)?;
+    call.check_name(&scale)?;
     check(call, &scale)?;
     let preconditions = Preconditions {
         uid: Some(meta::uid(&scale).to_owned()).filter(|uid| !uid.is_empty()),

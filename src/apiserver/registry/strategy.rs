@@ -75,6 +75,10 @@ pub trait Strategy: Send + Sync + 'static {
     /// in another version.
     fn default(&self, _object: &mut Value) {}
 
+    /// Makes an object as it is stored what its definition wants of the version it is in now. Custom kinds alone: what
+    /// built-in kinds store is complete.
+    fn revise(&self, _object: &mut Value) {}
+
     /// Turns an object of one version into another. Called when the versions' schemas differ; apiVersion and kind are
     /// set by the caller.
     fn convert(&self, _object: &mut Value, _from: &Resource, _to: &Resource) {}

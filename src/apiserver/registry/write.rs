@@ -404,7 +404,8 @@ impl<'a> Write<'a> {
         }
         let value = codec::encode_object(&new, true);
         let key = entry.key().clone();
-        if !vanishes && value == *entry.stored() && companions.ops.is_empty() {
+        let same = value == *entry.stored() && entry.is_as_stored();
+        if !vanishes && same && companions.ops.is_empty() {
             let revision = entry.revision();
             return Ok(Step::Done(Written {
                 entry: Arc::new(entry),

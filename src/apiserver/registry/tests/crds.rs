@@ -98,6 +98,52 @@ async fn custom_objects_are_defaulted_validated_and_shown_by_their_definition() 
 }
 
 #[tokio::test]
+async fn stored_objects_are_read_as_their_definition_is_now() {
+    let server = with_widgets().await;
+    server
+        .post(WIDGETS, &widget("a", json!({"color": "red"})))
+        .await
+        .expect(201);
+    let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    let patch = json!([{"op": "add", "path": format!("{schema}/shape"), "value": {"type": "string", "default": "round"}},
+        {"op": "remove", "path": format!("{schema}/size")}]);
+    let headers = [("content-type", "application/json-patch+json")];
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    server
+        .ask(Method::PATCH, &path, &headers, patch.to_string())
+        .await
+        .expect(200);
+    let wanted = json!({"color": "red", "shape": "round"});
+    let object = format!("{WIDGETS}/a");
+    eventually(&server, &object, |_, read| read["spec"] == wanted).await;
+    let list = server.get(WIDGETS).await.expect(200);
+    assert_eq!(list["items"][0]["spec"], wanted);
+    let (_, first) = server
+        .watch(&format!("{WIDGETS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"))
+        .await
+        .next()
+        .await
+        .expect("an event");
+    assert_eq!(first["spec"], wanted);
+    // A patch begins with what is read: the default can be tested, and is stored from now on.
+    let before = list["items"][0]["metadata"]["resourceVersion"].clone();
+    let test = json!([{"op": "test", "path": "/spec/shape", "value": "round"}]);
+    let made = server
+        .ask(Method::PATCH, &object, &headers, test.to_string())
+        .await
+        .expect(200);
+    assert_ne!(made["metadata"]["resourceVersion"], before);
+    let again = server
+        .ask(Method::PATCH, &object, &headers, test.to_string())
+        .await
+        .expect(200);
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        made["metadata"]["resourceVersion"]
+    );
+}
+
+#[tokio::test]
 async fn custom_objects_have_status_scale_and_discovery() {
     let server = with_widgets().await;
     let mut made = server
