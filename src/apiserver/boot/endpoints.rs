@@ -13,7 +13,6 @@ use store::{Compare, CompareOp, Op, RangeRequest, Txn, WatchRequest};
 
 use crate::kinds::core::services::addresses::Family;
 use crate::registry::Registry;
-use crate::registry::codec::encode_object;
 
 /// How long a server that died is still led to.
 const LIFE: Duration = Duration::from_secs(60);
@@ -171,7 +170,8 @@ async fn write(
     let (revision, value) = match &found {
         None => (0, registry.system_object(&kind, wanted, "kube-apiserver")),
         Some(kv) => {
-            let mut object = registry.decode_raw(&kind, kv)?;
+            let old = registry.decode_raw(&kind, kv)?;
+            let mut object = old.clone();
             if object[field] == wanted[field] && object["ports"] == wanted["ports"] {
                 return Ok(());
             }
@@ -184,7 +184,8 @@ async fn write(
                 let generation = meta::generation(&object) + 1;
                 meta::set_generation(&mut object, generation);
             }
-            (kv.mod_revision, encode_object(&object, true))
+            let value = registry.system_update(&kind, object, &old);
+            (kv.mod_revision, value)
         }
     };
     let txn = Txn {

@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 use store::{Compare, CompareOp, Op, Txn};
 
 use crate::registry::Registry;
-use crate::registry::codec::encode_object;
 
 /// What the lease says it lasts (`IdentityLeaseDurationSeconds`).
 const LIFE: Duration = Duration::from_secs(3600);
@@ -47,9 +46,11 @@ async fn renew(registry: &Registry, holder: &str) -> Result<(), Status> {
             (0, registry.system_object(&kind, object, "kube-apiserver"))
         }
         Some(kv) => {
-            let mut object = registry.decode_raw(&kind, &kv)?;
+            let old = registry.decode_raw(&kind, &kv)?;
+            let mut object = old.clone();
             object["spec"] = spec(&identity, holder);
-            (kv.mod_revision, encode_object(&object, true))
+            let value = registry.system_update(&kind, object, &old);
+            (kv.mod_revision, value)
         }
     };
     let txn = Txn {

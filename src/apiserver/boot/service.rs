@@ -91,7 +91,6 @@ fn cidr_object(cidrs: &[String]) -> Value {
         "status": {"conditions": [{
             "type": "Ready",
             "status": "True",
-            "reason": "",
             "message": "Kubernetes default Service CIDR is ready",
             "lastTransitionTime": time::now_text(),
         }]},

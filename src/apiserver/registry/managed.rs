@@ -12,6 +12,7 @@ use super::options::WriteOptions;
 use super::strategy::Strategy;
 use super::write::{Current, Next, Write};
 use crate::kinds::status::kept_metadata;
+use crate::kinds::tree::{at_mut, object_mut, remove};
 
 /// What the endpoints of a kind reset, and so nobody comes to own there.
 pub struct Resets {
@@ -100,21 +101,95 @@ fn move_fields(from: &mut Value, to: &mut Value) {
     };
 }
 
-/// The managed fields of an object that the server makes itself.
-pub fn on_system_create(kind: &Kind, manager: &str, object: &mut Value) {
-    let version = kind.storage.api_version();
-    managed_fields::update(
-        &Value::Null,
-        object,
-        &Record {
-            manager,
-            api_version: &version,
-            subresource: "",
-            now: &time::now_text(),
-            message: kind.storage.schema,
-            reset: kind.resets().of(""),
-        },
-    );
+/// Fields of the server's own objects that upstream's strategies and allocators fill in, after it is noted who owns what.
+const UNOWNED: &[(&str, &[&str])] = &[
+    ("namespaces", &["spec"]),
+    ("services", &["spec", "clusterIPs"]),
+    ("services", &["spec", "ipFamilies"]),
+];
+
+/// Who applies the status of the server's own objects.
+const STATUS_APPLIERS: &[(&str, &str)] = &[
+    (
+        "flowschemas",
+        "api-priority-and-fairness-config-consumer-v1",
+    ),
+    ("servicecidrs", "kubernetes-service-cidr-controller"),
+];
+
+fn status_applier(kind: &Kind) -> Option<&'static str> {
+    STATUS_APPLIERS
+        .iter()
+        .find(|(plural, _)| *plural == kind.storage.plural)
+        .map(|(_, applier)| *applier)
+}
+
+/// The status of an own object that is not made with it but applied, as it was written down.
+pub fn take_applied_status(kind: &Kind, object: &mut Value) -> Option<Value> {
+    status_applier(kind).and_then(|_| remove(object, "status"))
+}
+
+/// The managed fields of an object that the server makes itself, and the status that is applied to it.
+///
+/// # Errors
+/// None but of tables that do not fit the object.
+pub fn on_system_create(
+    kind: &Kind,
+    manager: &str,
+    object: &mut Value,
+    status: Option<Value>,
+) -> Result<(), Status> {
+    let plural = kind.storage.plural;
+    let mut aside = Vec::new();
+    for (_, path) in UNOWNED.iter().filter(|(of, _)| *of == plural) {
+        if let Some((last, above)) = path.split_last()
+            && let Some(above_value) = at_mut(object, above)
+            && let Some(value) = remove(above_value, last)
+        {
+            aside.push((above, *last, value));
+        }
+    }
+    on_system_update(kind, manager, object, &Value::Null);
+    for (above, last, value) in aside {
+        object_mut(object, above).insert(last.to_owned(), value);
+    }
+    if let (Some(applier), Some(status)) = (status_applier(kind), status) {
+        let (version, nothing) = (kind.storage.api_version(), FieldSet::new());
+        let config = serde_json::json!({"apiVersion": version, "kind": kind.storage.kind,
+            "metadata": {"name": meta::name(object)}, "status": status});
+        let now = time::now_text();
+        let how = Record {
+            subresource: "status",
+            ..system_record(kind, applier, &version, &now, &nothing)
+        };
+        *object = managed_fields::apply(object, &config, &how, true)?;
+        apimachinery::schema::complete(object, kind.storage.schema);
+    }
+    Ok(())
+}
+
+/// The managed fields of what the server makes of an object itself.
+pub fn on_system_update(kind: &Kind, manager: &str, new: &mut Value, old: &Value) {
+    let (version, now) = (kind.storage.api_version(), time::now_text());
+    let how = system_record(kind, manager, &version, &now, kind.resets().of(""));
+    managed_fields::update(old, new, &how);
+}
+
+fn system_record<'a>(
+    kind: &Kind,
+    manager: &'a str,
+    api_version: &'a str,
+    now: &'a str,
+    reset: &'a FieldSet,
+) -> Record<'a> {
+    Record {
+        manager,
+        api_version,
+        subresource: "",
+        now,
+        message: kind.storage.schema,
+        reset,
+    }
 }
 
 /// A write that changes nothing but the times in managedFields is no write.

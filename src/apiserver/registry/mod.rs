@@ -399,15 +399,24 @@ impl Registry {
     pub(crate) fn system_object(&self, kind: &Kind, mut object: Value, manager: &str) -> Bytes {
         let resource = kind.storage;
         meta::set_type(&mut object, &resource.api_version(), resource.kind);
+        let status = managed::take_applied_status(kind, &mut object);
         apimachinery::schema::complete(&mut object, resource.schema);
         kind.strategy.default(&mut object);
-        managed::on_system_create(kind, manager, &mut object);
+        if let Err(error) = managed::on_system_create(kind, manager, &mut object, status) {
+            tracing::error!(%error, kind = resource.kind, "an own object has no managed fields");
+        }
         meta::set_uid(&mut object, &uuid::Uuid::new_v4().to_string());
         meta::set_creation_timestamp(&mut object, &time::now_text());
         if kind.strategy.counts_generation() {
             meta::set_generation(&mut object, 1);
         }
         codec::encode_object(&object, true)
+    }
+
+    /// The stored bytes of what the server makes of an object of its own.
+    pub(crate) fn system_update(&self, kind: &Kind, mut new: Value, old: &Value) -> Bytes {
+        managed::on_system_update(kind, "kube-apiserver", &mut new, old);
+        codec::encode_object(&new, true)
     }
 
     /// A namespace.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod bench;
+mod boot;
 mod contract;
 mod crds;
 mod harness;
