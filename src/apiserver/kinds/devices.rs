@@ -1,36 +1,33 @@
-//! Dynamic resource allocation (KEP-4381): claims, their templates, device classes, and the slices drivers publish.
+//! Dynamic resource allocation (KEP-4381): claims, their templates, device classes, the slices drivers publish, and the
+//! taints that administrators put on devices.
 
+mod capacity;
+mod claim;
 mod claim_status;
+mod names;
+mod slice;
 
 use api::Resource;
-use apimachinery::field::{Error, ErrorList};
-use apimachinery::{Map, Value, name};
+use apimachinery::field::{Error, ErrorList, Path};
+use apimachinery::{Map, Status, Value, meta, name};
+use async_trait::async_trait;
 
 use super::check::Node;
-use super::tree::{at, at_mut, default_value, has, items_mut};
-use crate::registry::strategy::{Change, Strategy};
+use super::status::conditions;
+use super::tree::{at, at_mut, default_value, flag, has, items, items_mut, text};
+use crate::registry::strategy::{Change, Companions, Strategy};
+use names::{configuration, driver, is_bounded, pool_name, selectors, taint};
 
 const GROUP: &str = "resource.k8s.io";
-
-/// Bounds of one claim, class and slice (`resource.k8s.io/v1` types).
-const MAX_REQUESTS: usize = 32;
-const MAX_CONSTRAINTS: usize = 32;
+/// Most configurations of a class, and most conditions of a taint rule.
 const MAX_CONFIGS: usize = 32;
-const MAX_SELECTORS: usize = 32;
-const MAX_SUBREQUESTS: usize = 8;
-const MAX_DEVICES: usize = 128;
-const MAX_DRIVER_NAME: usize = 63;
-const MAX_POOL_NAME: usize = 253;
-
-fn limit(list: &Node<'_, '_>, most: usize, errors: &mut ErrorList) {
-    let count = list.list().len();
-    if count > most {
-        errors.push(Error::too_many(&list.path(), count, most));
-    }
-}
+const MAX_CONDITIONS: usize = 8;
+/// The label of namespaces in which devices may be had that others use.
+const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
 
 pub struct ResourceClaims;
 
+#[async_trait]
 impl Strategy for ResourceClaims {
     fn id(&self) -> (&'static str, &'static str) {
         (GROUP, "resourceclaims")
@@ -46,24 +43,42 @@ impl Strategy for ResourceClaims {
 
     fn default(&self, object: &mut Value) {
         default_claim(object, &["spec"]);
+        for result in items_mut(object, &["status", "allocation", "devices", "results"]) {
+            default_operators(result);
+        }
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         claim(object)
     }
 
+    fn has_companions(&self) -> bool {
+        true
+    }
+
+    async fn companions(
+        &self,
+        change: &Change<'_>,
+        new: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<Companions, Status> {
+        if let (Some(new), None) = (new, old) {
+            may_have_admin_access(change, new, &["spec"]).await?;
+        }
+        Ok(Companions::default())
+    }
+
     fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         if change.subresource == "status" {
             return claim_status::validate(new, old);
         }
-        let mut errors = claim(new);
-        Node::root(at(new, &["spec"]), "spec").unchanged(&mut errors, at(old, &["spec"]));
-        errors
+        is_unchanged(new, old)
     }
 }
 
 pub struct ResourceClaimTemplates;
 
+#[async_trait]
 impl Strategy for ResourceClaimTemplates {
     fn id(&self) -> (&'static str, &'static str) {
         (GROUP, "resourceclaimtemplates")
@@ -81,11 +96,65 @@ impl Strategy for ResourceClaimTemplates {
         claim_template(object)
     }
 
-    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = claim_template(new);
-        Node::root(at(new, &["spec"]), "spec").unchanged(&mut errors, at(old, &["spec"]));
-        errors
+    fn has_companions(&self) -> bool {
+        true
     }
+
+    async fn companions(
+        &self,
+        change: &Change<'_>,
+        new: Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<Companions, Status> {
+        if let (Some(new), None) = (new, old) {
+            may_have_admin_access(change, new, &["spec", "spec"]).await?;
+        }
+        Ok(Companions::default())
+    }
+
+    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        is_unchanged(new, old)
+    }
+}
+
+/// `AuthorizedForAdmin`: what asks for devices that others use is in a namespace made for that.
+async fn may_have_admin_access(
+    change: &Change<'_>,
+    object: &Value,
+    spec: &[&str],
+) -> Result<(), Status> {
+    let asks = items(at(object, spec), &["devices", "requests"])
+        .iter()
+        .any(|request| flag(request, &["exactly", "adminAccess"]));
+    if !asks {
+        return Ok(());
+    }
+    let namespace = change.registry.namespace(change.namespace).await?;
+    let is_for_admins = namespace
+        .is_some_and(|namespace| at(&namespace, &["metadata", "labels", ADMIN_LABEL]) == "true");
+    if is_for_admins {
+        return Ok(());
+    }
+    let error = Error::forbidden(
+        &Path::default(),
+        format!(
+            "admin access to devices requires the `{ADMIN_LABEL}: true` label on the containing namespace"
+        ),
+    );
+    let kind = change.resource.kind;
+    Err(Status::invalid(
+        GROUP,
+        kind,
+        meta::name(object),
+        error.into(),
+    ))
+}
+
+/// What cannot be changed is not looked at again.
+fn is_unchanged(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    Node::root(at(new, &["spec"]), "spec").unchanged(&mut errors, at(old, &["spec"]));
+    errors
 }
 
 /// A request without alternatives is under `exactly`, but in v1beta1, which has its members in the request itself.
@@ -110,7 +179,7 @@ fn convert_claim(object: &mut Value, spec: &[&str], from: &Resource, to: &Resour
                 .into_iter()
                 .partition(|(key, _)| matches!(key.as_str(), "name" | "firstAvailable"));
             *map = kept;
-            if alone {
+            if alone || !moved.is_empty() {
                 map.insert("exactly".to_owned(), moved.into());
             }
         } else if let Some(Value::Object(exactly)) = map.remove("exactly") {
@@ -125,18 +194,31 @@ fn default_claim(object: &mut Value, spec: &[&str]) {
     };
     for request in items_mut(spec, &["devices", "requests"]) {
         if let Some(exactly) = at_mut(request, &["exactly"]) {
-            default_count(exactly);
+            default_request(exactly);
         }
         for sub in items_mut(request, &["firstAvailable"]) {
-            default_count(sub);
+            default_request(sub);
         }
     }
 }
 
-fn default_count(request: &mut Value) {
+fn default_request(request: &mut Value) {
     super::tree::default_text(request, "allocationMode", "ExactCount");
-    if super::tree::text(request, &["allocationMode"]) == "ExactCount" {
+    if text(request, &["allocationMode"]) == "ExactCount" {
         super::tree::default_number(request, "count", 1);
+    }
+    default_operators(request);
+}
+
+fn default_operators(of: &mut Value) {
+    for toleration in items_mut(of, &["tolerations"]) {
+        super::tree::default_text(toleration, "operator", "Equal");
+    }
+}
+
+fn default_time_added(taint: &mut Value) {
+    if taint.is_object() && !has(taint, &["timeAdded"]) {
+        default_value(taint, "timeAdded", apimachinery::time::now_text());
     }
 }
 
@@ -176,292 +258,118 @@ impl Strategy for ResourceSlices {
 
     fn default(&self, object: &mut Value) {
         for device in items_mut(object, &["spec", "devices"]) {
-            for taint in items_mut(device, &["taints"]) {
-                if !has(taint, &["timeAdded"]) {
-                    default_value(taint, "timeAdded", apimachinery::time::now_text());
-                }
-            }
+            items_mut(device, &["taints"])
+                .iter_mut()
+                .for_each(default_time_added);
         }
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        slice(object)
+        slice::validate(object, None)
     }
 
     fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = slice(new);
-        let spec = Node::root(at(new, &["spec"]), "spec");
-        for field in ["driver", "nodeName"] {
-            spec.at(field)
-                .unchanged(&mut errors, at(old, &["spec", field]));
+        slice::validate(new, Some(old))
+    }
+}
+
+pub struct DeviceTaintRules;
+
+impl Strategy for DeviceTaintRules {
+    fn id(&self) -> (&'static str, &'static str) {
+        (GROUP, "devicetaintrules")
+    }
+
+    fn counts_generation(&self) -> bool {
+        true
+    }
+
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
+    fn default(&self, object: &mut Value) {
+        if let Some(taint) = at_mut(object, &["spec", "taint"]) {
+            default_time_added(taint);
         }
-        spec.at("pool")
-            .at("name")
-            .unchanged(&mut errors, at(old, &["spec", "pool", "name"]));
+    }
+
+    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
+        taint_rule(object, None)
+    }
+
+    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        if change.subresource != "status" {
+            return taint_rule(new, Some(text(old, &["spec", "taint", "effect"])));
+        }
+        let mut errors = ErrorList::new();
+        let status = Node::root(at(new, &["status"]), "status");
+        let list = status.at("conditions");
+        conditions(&list, &mut errors);
+        is_bounded(&list, MAX_CONDITIONS, &mut errors);
         errors
     }
 }
 
 fn claim(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
-    claim_spec(&Node::root(at(object, &["spec"]), "spec"), &mut errors);
+    claim::spec(&Node::root(at(object, &["spec"]), "spec"), &mut errors);
     errors
 }
 
 fn claim_template(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
-    claim_spec(
-        &Node::root(at(object, &["spec", "spec"]), "spec.spec"),
-        &mut errors,
-    );
+    let spec = Node::root(at(object, &["spec", "spec"]), "spec.spec");
+    claim::spec(&spec, &mut errors);
     errors
 }
 
-fn claim_spec(spec: &Node<'_, '_>, errors: &mut ErrorList) {
-    let devices = spec.at("devices");
-    let requests = devices.at("requests");
-    limit(&requests, MAX_REQUESTS, errors);
-    let mut names: Vec<&str> = Vec::new();
-    for request in requests.items() {
-        let called = request.at("name");
-        called.named(errors, name::dns_1123_label);
-        if names.contains(&called.text()) {
-            called.duplicate(errors);
-        }
-        names.push(called.text());
-        device_request(&request, errors);
-    }
-    let constraints = devices.at("constraints");
-    limit(&constraints, MAX_CONSTRAINTS, errors);
-    for constraint in constraints.items() {
-        request_names(&constraint.at("requests"), &names, errors);
-        if !constraint.at("matchAttribute").is_set() && !constraint.at("distinctAttribute").is_set()
-        {
-            constraint.at("matchAttribute").required(errors, "");
-        }
-    }
-    let configs = devices.at("config");
-    limit(&configs, MAX_CONFIGS, errors);
-    for config in configs.items() {
-        request_names(&config.at("requests"), &names, errors);
-        opaque(&config, errors);
-    }
-}
-
-fn request_names(list: &Node<'_, '_>, names: &[&str], errors: &mut ErrorList) {
-    for request in list.items() {
-        let first = request.text().split('/').next().unwrap_or("");
-        if !names.contains(&first) {
-            request.invalid(
-                errors,
-                "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
-            );
-        }
-    }
-}
-
-fn device_request(request: &Node<'_, '_>, errors: &mut ErrorList) {
-    let (exactly, first) = (request.at("exactly"), request.at("firstAvailable"));
-    match (exactly.is_set(), first.list().is_empty()) {
-        (false, true) => request.required(
-            errors,
-            "exactly one of `exactly` or `firstAvailable` is required",
-        ),
-        (true, false) => request.invalid(
-            errors,
-            "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
-        ),
-        (true, true) => exact(&exactly, errors),
-        (false, false) => {
-            limit(&first, MAX_SUBREQUESTS, errors);
-            for sub in first.items() {
-                sub.at("name").named(errors, name::dns_1123_label);
-                exact(&sub, errors);
-            }
-        }
-    }
-}
-
-fn exact(request: &Node<'_, '_>, errors: &mut ErrorList) {
-    request
-        .at("deviceClassName")
-        .named(errors, name::dns_1123_subdomain);
-    selectors(&request.at("selectors"), errors);
-    let (mode, count) = (request.at("allocationMode"), request.at("count"));
-    match mode.text() {
-        "All" if count.int().unwrap_or(0) != 0 => {
-            count.invalid(errors, "must not be specified when allocationMode is 'All'")
-        }
-        "All" => {}
-        "ExactCount" => {
-            if count.int().unwrap_or(0) <= 0 {
-                count.invalid_as(
-                    errors,
-                    count.int().unwrap_or(0),
-                    "must be greater than zero",
-                );
-            }
-        }
-        _ => mode.not_supported(errors, &["All", "ExactCount"]),
-    }
-}
-
-fn selectors(list: &Node<'_, '_>, errors: &mut ErrorList) {
-    limit(list, MAX_SELECTORS, errors);
-    for selector in list.items() {
-        let cel = selector.at("cel");
-        if !cel.is_set() {
-            cel.required(errors, "");
-        }
-    }
-}
-
-fn opaque(config: &Node<'_, '_>, errors: &mut ErrorList) {
-    let opaque = config.at("opaque");
-    if !opaque.is_set() {
-        opaque.required(errors, "");
-        return;
-    }
-    driver(&opaque.at("driver"), errors);
-    let parameters = opaque.at("parameters");
-    if !parameters.is_set() {
-        parameters.required(errors, "");
-    } else if !parameters.value.is_object() {
-        parameters.invalid_as(
-            errors,
-            "<value omitted>",
-            "parameters must be a valid JSON object",
-        );
-    }
-}
-
-/// `validateDriverName`.
-fn driver(driver: &Node<'_, '_>, errors: &mut ErrorList) {
-    if !driver.present(errors) {
-        return;
-    }
-    if driver.text().len() > MAX_DRIVER_NAME {
-        errors.push(Error::too_long(&driver.path(), MAX_DRIVER_NAME));
-    }
-    driver.syntax(errors, |text| {
-        name::dns_1123_subdomain(&text.to_lowercase())
-    });
-}
-
+/// `ValidateDeviceClass`.
 pub fn class(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = Node::root(at(object, &["spec"]), "spec");
     selectors(&spec.at("selectors"), &mut errors);
     let configs = spec.at("config");
-    limit(&configs, MAX_CONFIGS, &mut errors);
-    for config in configs.items() {
-        opaque(&config, &mut errors);
+    if is_bounded(&configs, MAX_CONFIGS, &mut errors) {
+        for config in configs.items() {
+            configuration(&config, &mut errors);
+        }
+    }
+    let resource = spec.at("extendedResourceName");
+    if resource.is_set() && !is_extended_resource(resource.text()) {
+        resource.invalid(&mut errors, "must be a valid extended resource name");
     }
     errors
 }
 
-pub fn taint_rule(object: &Value) -> ErrorList {
+/// `IsExtendedResourceName`: in a domain that is not the project's, and fit for quotas.
+fn is_extended_resource(called: &str) -> bool {
+    let is_native = !called.contains('/') || called.contains("kubernetes.io/");
+    !is_native
+        && !called.starts_with("requests.")
+        && name::qualified_name(&format!("requests.{called}")).is_empty()
+}
+
+/// `ValidateDeviceTaintRule`; `effect` is what it was.
+fn taint_rule(object: &Value, effect: Option<&str>) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = Node::root(at(object, &["spec"]), "spec");
-    taint(&spec.at("taint"), &mut errors);
+    let selector = spec.at("deviceSelector");
+    for (field, rule) in [
+        ("driver", driver as fn(&Node<'_, '_>, &mut ErrorList)),
+        ("pool", pool_name),
+    ] {
+        let called = selector.at(field);
+        if called.is_set() {
+            rule(&called, &mut errors);
+        }
+    }
+    let device = selector.at("device");
+    if device.is_set() {
+        device.syntax(&mut errors, name::dns_1123_label);
+    }
+    taint(&spec.at("taint"), effect, &mut errors);
     errors
-}
-
-fn taint(taint: &Node<'_, '_>, errors: &mut ErrorList) {
-    taint.at("key").syntax(errors, name::qualified_name);
-    taint.at("value").syntax_if_set(errors, name::label_value);
-    taint
-        .at("effect")
-        .one_of(errors, &["NoExecute", "NoSchedule", "None"]);
-}
-
-fn slice(object: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let errors = &mut errors;
-    let spec = Node::root(at(object, &["spec"]), "spec");
-    driver(&spec.at("driver"), errors);
-    let pool = spec.at("pool");
-    pool_name(&pool.at("name"), errors);
-    let count = pool.at("resourceSliceCount");
-    if count.int().unwrap_or(0) <= 0 {
-        count.invalid_as(
-            errors,
-            count.int().unwrap_or(0),
-            "must be greater than zero",
-        );
-    }
-    pool.at("generation").nonnegative(errors);
-    placement(&spec, errors);
-    let devices = spec.at("devices");
-    limit(&devices, MAX_DEVICES, errors);
-    let mut names: Vec<&str> = Vec::new();
-    for device in devices.items() {
-        let called = device.at("name");
-        called.named(errors, name::dns_1123_label);
-        if names.contains(&called.text()) {
-            called.duplicate(errors);
-        }
-        names.push(called.text());
-        let taints = device.at("taints");
-        for item in taints.items() {
-            taint(&item, errors);
-        }
-    }
-    std::mem::take(errors)
-}
-
-/// `validatePoolName`.
-fn pool_name(called: &Node<'_, '_>, errors: &mut ErrorList) {
-    if !called.present(errors) {
-        return;
-    }
-    if called.text().len() > MAX_POOL_NAME {
-        errors.push(Error::too_long(&called.path(), MAX_POOL_NAME));
-    }
-    for part in called.text().split('/') {
-        for why in name::dns_1123_subdomain(part) {
-            called.invalid(errors, why);
-        }
-    }
-}
-
-/// Where a slice's devices are: exactly one way to say it.
-fn placement(spec: &Node<'_, '_>, errors: &mut ErrorList) {
-    let node = spec.at("nodeName");
-    let mut given: Vec<String> = Vec::new();
-    if node.is_set() {
-        if node.text().is_empty() {
-            node.invalid(errors, "must be either unset or set to a non-empty string");
-        } else {
-            node.syntax(errors, name::dns_1123_subdomain);
-        }
-        given.push("`nodeName`".to_owned());
-    }
-    if spec.at("nodeSelector").is_set() {
-        given.push("`nodeSelector`".to_owned());
-    }
-    for flag in ["allNodes", "perDeviceNodeSelection"] {
-        let node = spec.at(flag);
-        if node.is_set() {
-            if node.flag() {
-                given.push(format!("`{flag}`"));
-            } else {
-                node.invalid(errors, "must be either unset or set to true");
-            }
-        }
-    }
-    match given.len() {
-        0 => spec.required(
-            errors,
-            "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
-        ),
-        1 => {}
-        _ => errors.push(Error::invalid(
-            &spec.path(),
-            format!("{{{}}}", given.join(", ")),
-            "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set",
-        )),
-    }
 }
 
 #[cfg(test)]
@@ -469,23 +377,6 @@ mod tests {
     use super::*;
     use crate::kinds::testing::check;
     use serde_json::json;
-
-    #[test]
-    fn requests_have_a_name_a_class_and_a_count() {
-        check(
-            claim(&json!({"spec": {"devices": {"requests": [
-                {"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}},
-                {"name": "a", "exactly": {"allocationMode": "ExactCount"}}, {"name": "b"}],
-                "constraints": [{"requests": ["x"], "matchAttribute": "d/a"}]}}})),
-            &[
-                "spec.devices.requests[1].name: Duplicate value: \"a\"",
-                "spec.devices.requests[1].exactly.deviceClassName: Required value",
-                "spec.devices.requests[1].exactly.count: Invalid value: 0: must be greater than zero",
-                "spec.devices.requests[2]: Required value: exactly one of `exactly` or `firstAvailable` is required",
-                "spec.devices.constraints[0].requests[0]: Invalid value: \"x\": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
-            ],
-        );
-    }
 
     #[test]
     fn old_versions_keep_what_a_request_says_elsewhere() {
@@ -503,14 +394,94 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_is_in_one_place() {
+    fn every_version_holds_what_every_other_does() {
+        let requests = json!([{"name": "a", "exactly": {"deviceClassName": "c", "tolerations": [{"key": "k", "operator": "Exists"}],
+            "capacity": {"requests": {"m": "1Gi"}}, "derivedAttributes": [{"name": "x", "expression": "1"}]}},
+            {"name": "b", "firstAvailable": [{"name": "s", "deviceClassName": "c", "count": 2, "allocationMode": "ExactCount"}]},
+            {"name": "both", "exactly": {"count": 1}, "firstAvailable": [{"name": "s"}]}]);
+        let claims = [
+            json!({"spec": {"devices": {"requests": requests}}}),
+            json!({"spec": {"spec": {"devices": {"requests": requests}}}}),
+        ];
+        let slices = [
+            json!({"spec": {"devices": [{"name": "d", "attributes": {"a": {"int": 1}}, "taints": [{"key": "k"}],
+            "nodeName": "n"}, {"name": "e"}]}}),
+        ];
+        for (plural, strategy, objects) in [
+            (
+                "resourceclaims",
+                &ResourceClaims as &dyn Strategy,
+                &claims[..1],
+            ),
+            (
+                "resourceclaimtemplates",
+                &ResourceClaimTemplates,
+                &claims[1..],
+            ),
+            ("resourceslices", &ResourceSlices, &slices[..]),
+        ] {
+            let version = |version| api::find(GROUP, version, plural).expect("is known");
+            for object in objects {
+                for old in ["v1beta1", "v1beta2"] {
+                    let mut turned = object.clone();
+                    strategy.convert(&mut turned, version("v1"), version(old));
+                    strategy.convert(&mut turned, version(old), version("v1"));
+                    assert_eq!(turned, *object, "{plural} {old}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn taint_rules_select_devices_and_taint_them() {
         check(
-            slice(
-                &json!({"spec": {"driver": "d.io", "pool": {"name": "p", "resourceSliceCount": 1}}}),
+            taint_rule(
+                &json!({"spec": {"deviceSelector": {"driver": "", "pool": "A", "device": "D"}, "taint": {"key": "k", "effect": "Some"}}}),
+                None,
             ),
             &[
-                "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
+                "spec.deviceSelector.driver: Required value",
+                &format!(
+                    "spec.deviceSelector.pool: Invalid value: \"A\": {}",
+                    name::dns_1123_subdomain("A")[0]
+                ),
+                &format!(
+                    "spec.deviceSelector.device: Invalid value: \"D\": {}",
+                    name::dns_1123_label("D")[0]
+                ),
+                "spec.taint.effect: Unsupported value: \"Some\": supported values: \"NoExecute\", \"NoSchedule\", \"None\"",
             ],
+        );
+        let old = json!({"spec": {"taint": {"key": "k", "effect": "Some"}}});
+        check(taint_rule(&old, Some("Some")), &[]);
+        let mut rule = json!({"spec": {"taint": {"key": "k", "effect": "None"}}});
+        DeviceTaintRules.default(&mut rule);
+        assert!(rule["spec"]["taint"]["timeAdded"].is_string());
+    }
+
+    #[test]
+    fn classes_may_stand_for_an_extended_resource() {
+        let named = |called: &str| class(&json!({"spec": {"extendedResourceName": called}}));
+        check(named("example.com/gpu"), &[]);
+        for wrong in ["cpu", "kubernetes.io/gpu", "requests.example.com/gpu"] {
+            check(
+                named(wrong),
+                &[&format!(
+                    "spec.extendedResourceName: Invalid value: \"{wrong}\": must be a valid extended resource name"
+                )],
+            );
+        }
+    }
+
+    #[test]
+    fn requests_and_tolerations_are_defaulted() {
+        let mut object = json!({"spec": {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [{"key": "k"}]}},
+            {"name": "b", "firstAvailable": [{"allocationMode": "All"}]}]}}});
+        ResourceClaims.default(&mut object);
+        assert_eq!(
+            object["spec"]["devices"]["requests"],
+            json!([{"name": "a", "exactly": {"tolerations": [{"key": "k", "operator": "Equal"}], "allocationMode": "ExactCount", "count": 1}},
+                {"name": "b", "firstAvailable": [{"allocationMode": "All"}]}])
         );
     }
 }

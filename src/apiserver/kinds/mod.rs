@@ -9,6 +9,7 @@ pub mod batch;
 pub mod check;
 pub mod core;
 pub mod devices;
+pub mod lease_candidates;
 pub mod migrations;
 pub mod networking;
 pub mod nodes;
@@ -18,11 +19,13 @@ pub mod policy;
 pub mod simple;
 pub mod status;
 pub mod storage;
+pub mod storage_versions;
 #[cfg(test)]
 mod testing;
 pub mod tree;
 pub mod unstored;
 pub mod volume_source;
+pub mod workloads;
 
 use std::sync::LazyLock;
 
@@ -55,9 +58,11 @@ pub static KINDS: &[&dyn Strategy] = &[
     &core::service_accounts::ServiceAccounts,
     &core::services::Services,
     &core::volumes::PersistentVolumes,
+    &devices::DeviceTaintRules,
     &devices::ResourceClaims,
     &devices::ResourceClaimTemplates,
     &devices::ResourceSlices,
+    &lease_candidates::LeaseCandidates,
     &migrations::StorageVersionMigrations,
     &networking::Ingresses,
     &networking::IpAddresses,
@@ -87,13 +92,16 @@ pub static KINDS: &[&dyn Strategy] = &[
     &simple::CSI_NODES,
     &simple::CSI_STORAGE_CAPACITIES,
     &simple::DEVICE_CLASSES,
-    &simple::DEVICE_TAINT_RULES,
     &simple::INGRESS_CLASSES,
     &simple::RUNTIME_CLASSES,
     &simple::VOLUME_ATTACHMENTS,
     &storage::CsiDrivers,
     &storage::StorageClasses,
     &storage::VolumeAttributesClasses,
+    &storage_versions::StorageVersions,
+    &workloads::PodGroups("compositepodgroups"),
+    &workloads::PodGroups("podgroups"),
+    &workloads::Workloads,
 ];
 
 static PLAIN: LazyLock<Vec<Plain>> =

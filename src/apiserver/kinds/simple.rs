@@ -136,10 +136,6 @@ pub static VOLUME_ATTACHMENTS: Simple = Simple::new(STORAGE, "volumeattachments"
 pub static DEVICE_CLASSES: Simple = Simple::new(RESOURCE, "deviceclasses")
     .counted()
     .checked(devices::class);
-pub static DEVICE_TAINT_RULES: Simple = Simple::new(RESOURCE, "devicetaintrules")
-    .counted()
-    .with_bare_status()
-    .checked(devices::taint_rule);
 pub static CONTROLLER_REVISIONS: Simple = Simple::new("apps", "controllerrevisions")
     .checked(apps::controller_revision)
     .frozen(&["data"]);

@@ -4,6 +4,7 @@ use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, name};
 
 use super::super::check::Node;
+use super::super::lease_candidates;
 use super::super::object_meta::validate_labels;
 use super::super::pod_spec::validation::one_of;
 use super::super::tree::{at, default_text, int, items, items_mut, text};
@@ -267,10 +268,6 @@ impl Strategy for Leases {
 fn lease(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = Node::root(at(object, &["spec"]), "spec");
-    let holder = spec.at("holderIdentity");
-    if holder.is_set() && holder.text().is_empty() && !spec.at("strategy").is_set() {
-        holder.invalid(&mut errors, "must not be empty");
-    }
     let duration = spec.at("leaseDurationSeconds");
     if duration.int().is_some_and(|seconds| seconds <= 0) {
         duration.invalid(&mut errors, "must be greater than 0");
@@ -278,7 +275,7 @@ fn lease(object: &Value) -> ErrorList {
     spec.at("leaseTransitions").nonnegative(&mut errors);
     let (strategy, preferred) = (spec.at("strategy"), spec.at("preferredHolder"));
     if strategy.is_set() {
-        strategy.syntax(&mut errors, name::qualified_name);
+        lease_candidates::strategy(&strategy, &mut errors);
     }
     if !preferred.text().is_empty() && strategy.text().is_empty() {
         preferred.forbidden(
@@ -295,7 +292,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn leases_have_a_holder_and_last() {
+    fn leases_last_and_may_have_no_holder() {
         let errors = lease(
             &json!({"spec": {"holderIdentity": "", "leaseDurationSeconds": 0, "leaseTransitions": -1}}),
         );
@@ -303,7 +300,6 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "spec.holderIdentity: Invalid value: \"\": must not be empty",
                 "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
                 "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
             ]

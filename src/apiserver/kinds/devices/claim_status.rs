@@ -8,11 +8,20 @@ use super::super::check::Node;
 use super::super::pod_spec::affinity::node_selector;
 use super::super::status::conditions;
 use super::super::tree::{at, items, text};
-use super::{driver, limit, pool_name};
+use super::claim::Requests;
+use super::names::{
+    binding_conditions, configuration, driver, is_bounded, object, pool_name, skipped_operations,
+    tolerations, uid, unique,
+};
 
-/// Most users of a claim, and most devices allocated to one.
+/// Most users of a claim, most devices allocated to one, and most configurations of both class and claim.
 const MAX_USERS: usize = 256;
 const MAX_RESULTS: usize = 32;
+const MAX_CONFIGS: usize = 64;
+const MAX_CONDITIONS: usize = 8;
+const MAX_INTERFACE: usize = 256;
+const MAX_HARDWARE: usize = 128;
+const MAX_ADDRESSES: usize = 16;
 
 /// `ValidateResourceClaimStatusUpdate`.
 pub fn validate(new: &Value, old: &Value) -> ErrorList {
@@ -48,36 +57,43 @@ pub fn validate(new: &Value, old: &Value) -> ErrorList {
 }
 
 fn reservations(users: &Node<'_, '_>, errors: &mut ErrorList) {
-    limit(users, MAX_USERS, errors);
-    let mut seen: Vec<&str> = Vec::new();
+    if !is_bounded(users, MAX_USERS, errors) {
+        return;
+    }
     for user in users.items() {
         for field in ["resource", "name", "uid"] {
             user.at(field).present(errors);
         }
-        let uid = user.at("uid");
-        if seen.contains(&uid.text()) {
-            uid.duplicate(errors);
-        }
-        seen.push(uid.text());
     }
+    unique(users, |user| user.at("uid").text().to_owned(), errors);
 }
 
 /// What was found for each request.
 fn allocated(claim: &Value, allocation: &Node<'_, '_>, errors: &mut ErrorList) {
+    let names = Requests::of(at(claim, &["spec"]));
     let devices = allocation.at("devices");
     let results = devices.at("results");
-    limit(&results, MAX_RESULTS, errors);
-    for result in results.items() {
-        let request = result.at("request");
-        if !is_request(claim, request.text()) {
-            request.invalid(
-                errors,
-                "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
-            );
+    if is_bounded(&results, MAX_RESULTS, errors) {
+        for result in results.items() {
+            names.refer(&result.at("request"), errors);
+            driver(&result.at("driver"), errors);
+            pool_name(&result.at("pool"), errors);
+            result.at("device").syntax(errors, name::dns_1123_label);
+            binding_conditions(&result, errors);
+            tolerations(&result.at("tolerations"), errors);
+            share(&result, errors);
+            skipped_operations(&result.at("skipNodeOperations"), errors);
         }
-        driver(&result.at("driver"), errors);
-        pool_name(&result.at("pool"), errors);
-        result.at("device").named(errors, name::dns_1123_label);
+    }
+    let configs = devices.at("config");
+    if is_bounded(&configs, MAX_CONFIGS, errors) {
+        for config in configs.items() {
+            config
+                .at("source")
+                .one_of(errors, &["FromClaim", "FromClass"]);
+            names.refer_all(&config.at("requests"), errors);
+            configuration(&config, errors);
+        }
     }
     let selector = allocation.at("nodeSelector");
     if selector.is_set() {
@@ -85,21 +101,11 @@ fn allocated(claim: &Value, allocation: &Node<'_, '_>, errors: &mut ErrorList) {
     }
 }
 
-fn is_request(claim: &Value, called: &str) -> bool {
-    let (request, sub) = match called.split_once('/') {
-        Some((request, sub)) => (request, Some(sub)),
-        None => (called, None),
-    };
-    items(claim, &["spec", "devices", "requests"])
-        .iter()
-        .filter(|known| text(known, &["name"]) == request)
-        .any(|known| {
-            let subs = items(known, &["firstAvailable"]);
-            match sub {
-                None => subs.is_empty(),
-                Some(sub) => subs.iter().any(|known| text(known, &["name"]) == sub),
-            }
-        })
+fn share(of: &Node<'_, '_>, errors: &mut ErrorList) {
+    let id = of.at("shareID");
+    if id.is_set() {
+        uid(&id, errors);
+    }
 }
 
 /// What drivers report of allocated devices.
@@ -111,24 +117,74 @@ fn devices(devices: &Node<'_, '_>, allocation: &Node<'_, '_>, errors: &mut Error
         .iter()
         .map(key)
         .collect();
-    let mut seen = Vec::new();
     for device in devices.items() {
         driver(&device.at("driver"), errors);
         pool_name(&device.at("pool"), errors);
-        device.at("device").named(errors, name::dns_1123_label);
-        let this = key(device.value);
-        if seen.contains(&this) {
-            errors.push(Error::duplicate(&device.path(), &this[..3]));
-        } else if !allocated.contains(&this) {
+        device.at("device").syntax(errors, name::dns_1123_label);
+        share(&device, errors);
+        if !allocated.contains(&key(device.value)) {
             device.invalid_as(
                 errors,
-                &this[..3],
+                shown(device.value),
                 "must be an allocated device in the claim",
             );
         }
-        seen.push(this);
-        conditions(&device.at("conditions"), errors);
+        let list = device.at("conditions");
+        is_bounded(&list, MAX_CONDITIONS, errors);
+        conditions(&list, errors);
+        let data = device.at("data");
+        if data.is_set() {
+            object(&data, errors);
+        }
+        network_data(&device.at("networkData"), errors);
     }
+    unique(devices, |device| shown(device.value), errors);
+}
+
+/// A device as `SharedDeviceID` is written.
+fn shown(device: &Value) -> String {
+    let fields = ["driver", "pool", "device", "shareID"].map(|field| text(device, &[field]));
+    let told = fields.iter().filter(|field| !field.is_empty());
+    told.copied().collect::<Vec<_>>().join("/")
+}
+
+/// `validateNetworkDeviceData`.
+fn network_data(data: &Node<'_, '_>, errors: &mut ErrorList) {
+    for (field, most) in [
+        ("interfaceName", MAX_INTERFACE),
+        ("hardwareAddress", MAX_HARDWARE),
+    ] {
+        let text = data.at(field);
+        if text.text().len() > most {
+            errors.push(Error::too_long(&text.path(), most));
+        }
+    }
+    let addresses = data.at("ips");
+    if is_bounded(&addresses, MAX_ADDRESSES, errors) {
+        for address in addresses.items() {
+            if let Some(why) = interface_address(address.text()) {
+                address.invalid(errors, why);
+            }
+        }
+        unique(&addresses, |address| address.text().to_owned(), errors);
+    }
+}
+
+/// `IsValidInterfaceAddress`: an address with the length of its network's prefix, in the one way to write it.
+fn interface_address(text: &str) -> Option<String> {
+    const FORM: &str = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+    let Some((address, length)) = text.split_once('/') else {
+        return Some(FORM.to_owned());
+    };
+    let (Ok(address), Ok(length)) = (address.parse::<std::net::IpAddr>(), length.parse::<u8>())
+    else {
+        return Some(FORM.to_owned());
+    };
+    if length > if address.is_ipv4() { 32 } else { 128 } {
+        return Some(FORM.to_owned());
+    }
+    let canonical = format!("{address}/{length}");
+    (canonical != text).then(|| format!("must be in canonical form ({canonical:?})"))
 }
 
 #[cfg(test)]
@@ -168,7 +224,7 @@ mod tests {
                 &claim(json!({})),
             ),
             &[
-                "status.reservedFor[1].uid: Duplicate value: \"1\"",
+                "status.reservedFor[1]: Duplicate value: \"1\"",
                 "status.allocation.devices.results[0].request: Invalid value: \"q\": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
             ],
         );
