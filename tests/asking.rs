@@ -23,12 +23,7 @@ pub async fn mk_server() -> Option<Server> {
         return None;
     }
     process::install_crypto();
-    let quiet = [
-        "--controllers=-*",
-        "--disable-scheduler",
-        "--enable-admission-plugins=NodeRestriction",
-    ]
-    .map(str::to_owned);
+    let quiet = ["--controllers=-*", "--disable-scheduler"].map(str::to_owned);
     Some(Server::start(&quiet).await.expect("a server"))
 }
 

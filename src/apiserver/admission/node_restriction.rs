@@ -6,7 +6,9 @@ use async_trait::async_trait;
 
 use super::{Attributes, Operation, Plugin};
 use crate::authz::node::node_of;
-use crate::kinds::tree::{has, items, text};
+use crate::authz::node::references::{Wanted, refers_to_any};
+use crate::kinds::policy::signing_request::SigningRequest;
+use crate::kinds::tree::{at, flag, has, items, object_mut, semantically_equal, text};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES_NAMESPACE: &str = "kube-node-lease";
@@ -25,6 +27,17 @@ const LABELS: &[&str] = &[
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
+/// Fields of a claim's status that a kubelet writes when a volume grew (KEP-1790).
+const OF_CLAIMS: &[&str] = &[
+    "capacity",
+    "conditions",
+    "allocatedResources",
+    "allocatedResourceStatuses",
+];
+const KUBELET_SIGNERS: &[&str] = &[
+    "kubernetes.io/kubelet-serving",
+    "kubernetes.io/kube-apiserver-client-kubelet",
+];
 const LABEL_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
 
 /// Limits what nodes write.
@@ -40,42 +53,77 @@ impl Plugin for NodeRestriction {
         node_of(&attributes.request.user).is_some()
     }
 
+    /// Looks at what was sent: what the strategy puts back afterwards (taints in a status) is refused too.
+    async fn admit(&self, attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
+        check(attributes, Some(object)).await
+    }
+
     async fn validate(
         &self,
         attributes: &Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        let Some(node) = node_of(&attributes.request.user) else {
-            return Ok(());
-        };
-        let subject = (
-            attributes.resource.group,
-            attributes.resource.plural,
-            attributes.subresource,
-        );
-        let refusal = match subject {
-            ("", "pods", "") => pod(attributes, node, object).await?,
-            ("", "pods", "status") => pod_status(attributes, node, object),
-            ("", "pods", "eviction") => eviction(attributes, node).await?,
-            ("", "pods", other) => Some(format!(
-                "unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"
-            )),
-            ("", "nodes", _) => node_object(attributes, node, object),
-            ("", "persistentvolumeclaims", "status") => None,
-            ("", "persistentvolumeclaims", _) => Some("may only update PVC status".to_owned()),
-            ("", "serviceaccounts", "token") => token(attributes, node, object).await?,
-            ("coordination.k8s.io", "leases", _) => own(attributes, node, object, LEASES_NAMESPACE),
-            ("storage.k8s.io", "csinodes", _) => own(attributes, node, object, ""),
-            _ => None,
-        };
-        match refusal {
-            None => Ok(()),
-            Some(why) => Err(attributes.forbidden(&why)),
+        match object {
+            None => check(attributes, None).await,
+            Some(_) => Ok(()),
         }
     }
 }
 
+async fn check(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
+    let Some(node) = node_of(&attributes.request.user) else {
+        return Ok(());
+    };
+    let subject = (
+        attributes.resource.group,
+        attributes.resource.plural,
+        attributes.subresource,
+    );
+    let refusal = match subject {
+        ("", "pods", "") => pod(attributes, node, object).await?,
+        ("", "pods", "status") => pod_status(attributes, node, object),
+        ("", "pods", "eviction") => eviction(attributes, node).await?,
+        ("", "pods", other) => Some(format!(
+            "unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"
+        )),
+        ("", "nodes", _) => node_object(attributes, node, object),
+        ("", "persistentvolumeclaims", "status") => claim_status(attributes, node, object),
+        ("", "persistentvolumeclaims", _) => Some("may only update PVC status".to_owned()),
+        ("", "serviceaccounts", "token") => token(attributes, node, object).await?,
+        ("coordination.k8s.io", "leases", _) => lease(attributes, node, object),
+        ("storage.k8s.io", "csinodes", _) => (named(attributes, object) != node).then(|| {
+            "can only access CSINode with the same name as the requesting node".to_owned()
+        }),
+        ("resource.k8s.io", "resourceslices", _) => resource_slice(attributes, node, object),
+        ("certificates.k8s.io", "certificatesigningrequests", _) => {
+            signing_request(attributes, node, object)
+        }
+        _ => None,
+    };
+    match refusal {
+        None => Ok(()),
+        Some(why) => Err(attributes.forbidden(&why)),
+    }
+}
+
 type Refusal = Option<String>;
+
+fn verb(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "CREATE",
+        Operation::Update => "UPDATE",
+        Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
+    }
+}
+
+/// The name in the path, or the one of the object that is created.
+fn named<'a>(attributes: &'a Attributes<'_>, object: Option<&'a Value>) -> &'a str {
+    match (attributes.name, object) {
+        ("", Some(object)) => meta::name(object),
+        (name, _) => name,
+    }
+}
 
 async fn pod(
     attributes: &Attributes<'_>,
@@ -92,8 +140,9 @@ async fn pod(
                 || format!("node {node:?} can only delete pods with spec.nodeName set to itself");
             Ok((!bound).then(why))
         }
-        _ => Ok(Some(format!(
-            "unexpected operation, node {node:?} can only create and delete mirror pods"
+        (other, _) => Ok(Some(format!(
+            "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+            verb(other)
         ))),
     }
 }
@@ -103,105 +152,184 @@ async fn mirror_pod(
     node: &str,
     pod: &Value,
 ) -> Result<Refusal, Status> {
-    let refuse = |why: String| Ok(Some(why));
     if meta::annotation(pod, MIRROR).is_none() {
-        return refuse(format!(
+        return Ok(Some(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
-        ));
+        )));
     }
     if text(pod, &["spec", "nodeName"]) != node {
-        return refuse(format!(
+        return Ok(Some(format!(
             "node {node:?} can only create pods with spec.nodeName set to itself"
-        ));
+        )));
     }
-    let owners = items(pod, &["metadata", "ownerReferences"]);
-    let [owner] = owners else {
-        return refuse(format!(
-            "node {node:?} can only create pods with an owner reference set to itself"
-        ));
+    let owner = match items(pod, &["metadata", "ownerReferences"]) {
+        [owner] => owner,
+        others => {
+            let count = if others.is_empty() { "an" } else { "a single" };
+            return Ok(Some(format!(
+                "node {node:?} can only create pods with {count} owner reference set to itself"
+            )));
+        }
     };
-    let is_node = text(owner, &["apiVersion"]) == "v1"
-        && text(owner, &["kind"]) == "Node"
-        && text(owner, &["name"]) == node;
+    if let Some(why) = owner_refusal(node, owner) {
+        return Ok(Some(why));
+    }
     let known = attributes
         .registry
         .stored_value("", "nodes", "", node)
-        .await?;
-    if !is_node || known.is_none_or(|known| meta::uid(&known) != text(owner, &["uid"])) {
-        return refuse(format!(
-            "node {node:?} can only create pods with an owner reference set to itself"
-        ));
+        .await?
+        .ok_or_else(|| Status::not_found("", "nodes", node))?;
+    let (has, wants) = (meta::uid(&known), text(owner, &["uid"]));
+    if has != wants {
+        return Ok(Some(format!(
+            "node {node} UID mismatch: expected {wants} got {has}"
+        )));
     }
+    Ok(references(pod)
+        .map(|what| format!("node {node:?} can not create pods that reference {what}")))
+}
+
+fn owner_refusal(node: &str, owner: &Value) -> Refusal {
+    let is_node = text(owner, &["apiVersion"]) == "v1"
+        && text(owner, &["kind"]) == "Node"
+        && text(owner, &["name"]) == node;
+    let why = if !is_node {
+        "can only create pods with an owner reference set to itself"
+    } else if !flag(owner, &["controller"]) {
+        "can only create pods with a controller owner reference set to itself"
+    } else if flag(owner, &["blockOwnerDeletion"]) {
+        "must not set blockOwnerDeletion on an owner reference"
+    } else {
+        return None;
+    };
+    Some(format!("node {node:?} {why}"))
+}
+
+/// What other objects a pod refers to, in the order they are looked for.
+fn references(pod: &Value) -> Option<&'static str> {
     if !text(pod, &["spec", "serviceAccountName"]).is_empty() {
-        return refuse(format!(
-            "node {node:?} can not create pods that reference a service account"
-        ));
+        return Some("a service account");
     }
-    let refers = ["secret", "configMap", "persistentVolumeClaim", "projected"];
-    let volume = items(pod, &["spec", "volumes"])
-        .iter()
-        .find_map(|volume| refers.iter().find(|source| has(volume, &[source])));
-    Ok(volume
-        .map(|source| format!("node {node:?} can not create pods that reference {source} volumes")))
+    let of_any_volume = |wanted: Wanted| refers_to_any(pod, wanted);
+    let projects = |source: &str| {
+        items(pod, &["spec", "volumes"]).iter().any(|volume| {
+            items(volume, &["projected", "sources"])
+                .iter()
+                .any(|part| has(part, &[source]))
+        })
+    };
+    let checks: [(bool, &'static str); 5] = [
+        (of_any_volume(Wanted::Secret), "secrets"),
+        (of_any_volume(Wanted::ConfigMap), "configmaps"),
+        (projects("clusterTrustBundle"), "clustertrustbundles"),
+        (of_any_volume(Wanted::Claim), "persistentvolumeclaims"),
+        (
+            !items(pod, &["spec", "resourceClaims"]).is_empty(),
+            "resourceclaims",
+        ),
+    ];
+    checks
+        .into_iter()
+        .find(|(found, _)| *found)
+        .map(|(_, what)| what)
 }
 
 fn pod_status(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
     let (Some(old), Some(new)) = (attributes.old, object) else {
-        return Some("unexpected operation".to_owned());
+        return Some(format!(
+            "unexpected operation {:?}",
+            verb(attributes.operation)
+        ));
     };
     if text(old, &["spec", "nodeName"]) != node {
         return Some(format!(
             "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
         ));
     }
-    let changed = meta::labels(old) != meta::labels(new);
-    changed.then(|| format!("node {node:?} cannot update labels through pod status"))
+    let empty = apimachinery::Map::new();
+    if meta::labels(old).unwrap_or(&empty) != meta::labels(new).unwrap_or(&empty) {
+        return Some(format!(
+            "node {node:?} cannot update labels through pod status"
+        ));
+    }
+    let claims = |pod: &Value| items(pod, &["status", "resourceClaimStatuses"]).to_vec();
+    (claims(old) != claims(new))
+        .then(|| format!("node {node:?} cannot update resource claim statues"))
 }
 
 async fn eviction(attributes: &Attributes<'_>, node: &str) -> Result<Refusal, Status> {
+    let (namespace, name) = (attributes.namespace, attributes.name);
     let pod = attributes
         .registry
-        .stored_value("", "pods", attributes.namespace, attributes.name)
-        .await?;
-    let bound = pod.is_none_or(|pod| text(&pod, &["spec", "nodeName"]) == node);
+        .stored_value("", "pods", namespace, name)
+        .await?
+        .ok_or_else(|| Status::not_found("", "pods", name))?;
+    let bound = text(&pod, &["spec", "nodeName"]) == node;
     Ok((!bound)
         .then(|| format!("node {node} can only evict pods with spec.nodeName set to itself")))
 }
 
-fn node_object(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
-    let name = match (attributes.name, object) {
-        ("", Some(object)) => meta::name(object),
-        (name, _) => name,
+/// A claim's status may tell its size and conditions; all else stays (`admitPVCStatus`).
+fn claim_status(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
+    let (Some(old), Some(new)) = (attributes.old, object) else {
+        return Some(format!(
+            "unexpected operation {:?}",
+            verb(attributes.operation)
+        ));
     };
+    let rest = |claim: &Value| {
+        let mut rest = claim.clone();
+        let metadata = object_mut(&mut rest, &["metadata"]);
+        metadata.remove("resourceVersion");
+        metadata.remove("managedFields");
+        let status = object_mut(&mut rest, &["status"]);
+        for field in OF_CLAIMS {
+            status.remove(*field);
+        }
+        rest
+    };
+    (!semantically_equal(&rest(old), &rest(new))).then(|| {
+        format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions")
+    })
+}
+
+fn node_object(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
+    let name = named(attributes, object);
     if name != node {
         return Some(format!(
             "node {node:?} is not allowed to modify node {name:?}"
         ));
     }
     let new = object?;
-    if let Some(old) = attributes.old {
-        if old["spec"]["taints"] != new["spec"]["taints"] {
-            return Some(format!("node {node:?} is not allowed to modify taints"));
-        }
-        if old["metadata"]["ownerReferences"] != new["metadata"]["ownerReferences"] {
+    let source = at(new, &["spec", "configSource"]);
+    let Some(old) = attributes.old else {
+        if !source.is_null() {
             return Some(format!(
-                "node {node:?} is not allowed to modify ownerReferences"
+                "node {node:?} is not allowed to create pods with a non-nil configSource"
             ));
         }
-    }
-    let forbidden = forbidden_labels(attributes.old, new);
-    if forbidden.is_empty() {
-        return None;
-    }
-    let verb = if attributes.old.is_some() {
-        "modify"
-    } else {
-        "set"
+        let labels = forbidden_labels(None, new);
+        return (!labels.is_empty()).then(|| {
+            let labels = labels.join(", ");
+            format!("node {node:?} is not allowed to set the following labels: {labels}")
+        });
     };
-    Some(format!(
-        "node {node:?} is not allowed to {verb} the following labels: {}",
-        forbidden.join(", ")
-    ))
+    let differs = |path: &[&str]| !semantically_equal(at(old, path), at(new, path));
+    if !source.is_null() && differs(&["spec", "configSource"]) {
+        return Some(format!(
+            "node {node:?} is not allowed to update configSource to a new non-nil configSource"
+        ));
+    }
+    if differs(&["spec", "taints"]) {
+        return Some(format!("node {node:?} is not allowed to modify taints"));
+    }
+    if differs(&["metadata", "ownerReferences"]) {
+        return Some(format!(
+            "node {node:?} is not allowed to modify ownerReferences"
+        ));
+    }
+    let labels = forbidden_labels(Some(old), new);
+    (!labels.is_empty()).then(|| format!("is not allowed to modify labels: {}", labels.join(", ")))
 }
 
 /// Changed labels that only an administrator may set, sorted.
@@ -246,50 +374,70 @@ async fn token(
     let Some(request) = object else {
         return Ok(None);
     };
-    let bound = &request["spec"]["boundObjectRef"];
-    if text(bound, &["kind"]) != "Pod" {
+    let bound = at(request, &["spec", "boundObjectRef"]);
+    let (name, uid) = (text(bound, &["name"]), text(bound, &["uid"]));
+    let is_pod = text(bound, &["apiVersion"]) == "v1" && text(bound, &["kind"]) == "Pod";
+    if !is_pod || name.is_empty() {
         return Ok(Some("node requested token not bound to a pod".to_owned()));
     }
-    if text(bound, &["uid"]).is_empty() {
+    if uid.is_empty() {
         return Ok(Some(
             "node requested token with a pod binding without a uid".to_owned(),
         ));
     }
-    let name = text(bound, &["name"]);
     let pod = attributes
         .registry
         .stored_value("", "pods", attributes.namespace, name)
         .await?
         .ok_or_else(|| Status::not_found("", "pods", name))?;
-    if meta::uid(&pod) != text(bound, &["uid"]) {
-        return Ok(Some(
-            "the UID in the bound object reference does not match the UID in record".to_owned(),
-        ));
+    if meta::uid(&pod) != uid {
+        return Ok(Some(format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        )));
     }
     let elsewhere = text(&pod, &["spec", "nodeName"]) != node;
     Ok(elsewhere
         .then(|| "node requested token bound to a pod scheduled on a different node".to_owned()))
 }
 
-/// Leases and CSINodes have the name of their node.
-fn own(
-    attributes: &Attributes<'_>,
-    node: &str,
-    object: Option<&Value>,
-    namespace: &str,
-) -> Refusal {
-    if attributes.namespace != namespace {
+fn lease(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
+    if attributes.namespace != LEASES_NAMESPACE {
         return Some(format!(
-            "can only access leases in the {namespace:?} system namespace"
+            "can only access leases in the {LEASES_NAMESPACE:?} system namespace"
         ));
     }
-    let name = match (attributes.name, object) {
-        ("", Some(object)) => meta::name(object),
-        (name, _) => name,
+    (named(attributes, object) != node)
+        .then(|| "can only access node lease with the same name as the requesting node".to_owned())
+}
+
+/// Updates are the Node authorizer's: it sees the name, but not what is created nor each of what is deleted.
+fn resource_slice(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
+    let (verb, slice) = match attributes.operation {
+        Operation::Create => ("create", object),
+        Operation::Delete => ("delete", attributes.old),
+        _ => return None,
     };
-    let what = attributes.resource.kind;
-    (name != node)
-        .then(|| format!("can only access {what} with the same name as the requesting node"))
+    let own = slice.is_some_and(|slice| text(slice, &["spec", "nodeName"]) == node);
+    (!own).then(|| {
+        format!("can only {verb} ResourceSlice with the same NodeName as the requesting node")
+    })
+}
+
+/// A kubelet asks for certificates of its own name alone.
+fn signing_request(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
+    if attributes.operation != Operation::Create {
+        return None;
+    }
+    let request = object?;
+    if !KUBELET_SIGNERS.contains(&text(request, &["spec", "signerName"])) {
+        return None;
+    }
+    let subject = match SigningRequest::parse(text(request, &["spec", "request"])) {
+        Ok(request) => request.common_name,
+        Err(why) => return Some(format!("unable to parse csr: {why}")),
+    };
+    (subject.strip_prefix("system:node:") != Some(node))
+        .then(|| format!("can only create a node CSR with CN=system:node:{node}"))
 }
 
 #[cfg(test)]

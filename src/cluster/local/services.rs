@@ -163,6 +163,7 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
         .argument(format!("--secure-port={API_PORT}"))
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument("--authorization-mode=Node,RBAC")
+        .argument("--enable-admission-plugins=NodeRestriction")
         .argument("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
         .argument("--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname")
         .argument("--requestheader-allowed-names=front-proxy-client")
@@ -216,12 +217,14 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
 fn scheduler() -> Service {
     Service::new("kube-scheduler", "kube-scheduler")
         .argument("--kubeconfig=/etc/kubernetes/scheduler.conf")
+        .argument("--bind-address=127.0.0.1")
         .after("kube-apiserver")
 }
 
 fn controller_manager() -> Service {
     Service::new("kube-controller-manager", "kube-controller-manager")
         .argument("--kubeconfig=/etc/kubernetes/controller-manager.conf")
+        .argument("--bind-address=127.0.0.1")
         .argument(format!("--cluster-cidr={PODS}"))
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument(format!("--root-ca-file={PKI}/ca.crt"))

@@ -3,7 +3,7 @@
 //!
 //! Upstream keeps a graph of all references; here the few pods of the asking node are looked at when it asks.
 
-mod references;
+pub mod references;
 
 use std::sync::Arc;
 

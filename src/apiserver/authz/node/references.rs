@@ -14,11 +14,18 @@ pub enum Wanted {
 
 /// Whether `pod` refers to the object `name` of its namespace.
 pub fn refers(pod: &Value, wanted: Wanted, name: &str) -> bool {
-    let is = |value: &Value| value.as_str() == Some(name);
+    match wanted {
+        Wanted::Claim => claims(pod).any(|claim| claim == name),
+        _ => any_reference(pod, wanted, |value| value.as_str() == Some(name)),
+    }
+}
+
+/// Whether `is` likes one of the names of what a pod refers to. Claims have names that are made.
+fn any_reference(pod: &Value, wanted: Wanted, is: impl Fn(&Value) -> bool + Copy) -> bool {
     let spec = &pod["spec"];
     match wanted {
         Wanted::ServiceAccount => is(&spec["serviceAccountName"]),
-        Wanted::Claim => claims(pod).any(|claim| claim == name),
+        Wanted::Claim => false,
         Wanted::ResourceClaim => {
             items(&spec["resourceClaims"]).any(|claim| is(&claim["resourceClaimName"]))
                 || items(&pod["status"]["resourceClaimStatuses"])
@@ -40,6 +47,18 @@ pub fn refers(pod: &Value, wanted: Wanted, name: &str) -> bool {
                     .any(|container| environment(container, "secretKeyRef", "secretRef").any(is))
                 || items(&spec["volumes"]).any(|volume| volume_secrets(volume).into_iter().any(is))
         }
+    }
+}
+
+/// Whether `pod` refers to any secret, config map or claim at all. An ephemeral volume's claim does not count: it is made
+/// for the pod.
+pub fn refers_to_any(pod: &Value, wanted: Wanted) -> bool {
+    let named = |value: &Value| value.as_str().is_some_and(|name| !name.is_empty());
+    match wanted {
+        Wanted::Claim => {
+            items(&pod["spec"]["volumes"]).any(|volume| !volume["persistentVolumeClaim"].is_null())
+        }
+        _ => any_reference(pod, wanted, named),
     }
 }
 

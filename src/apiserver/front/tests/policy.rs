@@ -207,3 +207,201 @@ async fn a_node_writes_its_own_objects_only() {
         200
     );
 }
+
+fn node(labels: Value) -> Value {
+    json!({"metadata": {"name": "n1", "labels": labels}})
+}
+
+async fn patched(client: &Client, path: &str, change: Value) -> Answer {
+    let headers = [("content-type", "application/strategic-merge-patch+json")];
+    client
+        .send("PATCH", path, &headers, change.to_string())
+        .await
+}
+
+#[tokio::test]
+async fn a_node_labels_itself_with_what_is_a_kubelets_alone() {
+    let harness = Harness::real().await;
+    let admin = harness.client(Some(&harness.admin())).await;
+    let identity = harness.authority.client("system:node:n1", "system:nodes");
+    let kubelet = harness.client(Some(&identity)).await;
+    let refused = post(
+        &kubelet,
+        "/api/v1/nodes",
+        node(json!({"node-role.kubernetes.io/control-plane": "", "a.k8s.io/b": "", "kubernetes.io/os": "linux"})),
+    )
+    .await;
+    refused.is_status(
+        403,
+        "Forbidden",
+        "nodes \"n1\" is forbidden: node \"n1\" is not allowed to set the following labels: a.k8s.io/b, node-role.kubernetes.io/control-plane",
+    );
+    made(
+        &kubelet,
+        "/api/v1/nodes",
+        node(json!({"kubernetes.io/os": "linux", "example.com/mine": "1", "node.kubernetes.io/x": "1"})),
+    )
+    .await;
+    let path = "/api/v1/nodes/n1";
+    let label = json!({"metadata": {"labels": {"node-restriction.kubernetes.io/a": "1"}}});
+    patched(&kubelet, path, label.clone()).await.is_status(
+        403,
+        "Forbidden",
+        "nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a",
+    );
+    assert_eq!(patched(&admin, path, label).await.code, 200);
+    let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
+    let why = "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints";
+    for path in [path, "/api/v1/nodes/n1/status"] {
+        let refused = patched(&kubelet, path, taint.clone()).await;
+        refused.is_status(403, "Forbidden", why);
+    }
+    let owner = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}]}});
+    patched(&kubelet, path, owner).await.is_status(
+        403,
+        "Forbidden",
+        "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify ownerReferences",
+    );
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let path = "/api/v1/nodes/n1/status";
+    assert_eq!(patched(&kubelet, path, status).await.code, 200);
+}
+
+#[tokio::test]
+async fn a_node_makes_mirrors_of_its_own_pods_alone() {
+    let harness = Harness::real().await;
+    let identity = harness.authority.client("system:node:n1", "system:nodes");
+    let kubelet = harness.client(Some(&identity)).await;
+    let node = made(&kubelet, "/api/v1/nodes", node(json!({}))).await;
+    let uid = node["metadata"]["uid"].clone();
+    let mirror = json!({
+        "metadata": {"name": "p-n1", "annotations": {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true}]},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+    });
+    let altered = |change: &dyn Fn(&mut Value)| {
+        let mut pod = mirror.clone();
+        change(&mut pod);
+        pod
+    };
+    let path = "/api/v1/namespaces/default/pods";
+    let cases = [
+        (
+            altered(&|pod| pod["metadata"]["annotations"] = json!({})),
+            "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"n1\" can only create mirror pods",
+        ),
+        (
+            altered(&|pod| pod["spec"]["nodeName"] = "n2".into()),
+            "node \"n1\" can only create pods with spec.nodeName set to itself",
+        ),
+        (
+            altered(&|pod| pod["metadata"]["ownerReferences"] = json!([])),
+            "node \"n1\" can only create pods with an owner reference set to itself",
+        ),
+        (
+            altered(&|pod| pod["metadata"]["ownerReferences"][0]["controller"] = false.into()),
+            "node \"n1\" can only create pods with a controller owner reference set to itself",
+        ),
+        (
+            altered(&|pod| {
+                pod["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = true.into()
+            }),
+            "node \"n1\" must not set blockOwnerDeletion on an owner reference",
+        ),
+        (
+            altered(&|pod| {
+                pod["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": "x"}}])
+            }),
+            "node \"n1\" can not create pods that reference secrets",
+        ),
+        (
+            altered(&|pod| {
+                pod["spec"]["volumes"] = json!([{"name": "s", "configMap": {"name": "x"}}])
+            }),
+            "node \"n1\" can not create pods that reference configmaps",
+        ),
+        (
+            altered(&|pod| {
+                pod["spec"]["volumes"] =
+                    json!([{"name": "s", "persistentVolumeClaim": {"claimName": "x"}}])
+            }),
+            "node \"n1\" can not create pods that reference persistentvolumeclaims",
+        ),
+    ];
+    for (pod, why) in cases {
+        let refused = post(&kubelet, path, pod).await;
+        let message = format!("pods \"p-n1\" is forbidden: {why}");
+        refused.is_status(403, "Forbidden", &message);
+    }
+    made(&kubelet, path, mirror).await;
+    let status = json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Running"}});
+    let refused = patched(&kubelet, &format!("{path}/p-n1/status"), status).await;
+    refused.is_status(
+        403,
+        "Forbidden",
+        "pods \"p-n1\" is forbidden: node \"n1\" cannot update labels through pod status",
+    );
+    let status = json!({"status": {"phase": "Running"}});
+    let answer = patched(&kubelet, &format!("{path}/p-n1/status"), status).await;
+    assert_eq!(answer.code, 200, "{}", answer.text());
+    let now = json!({"gracePeriodSeconds": 0});
+    let headers = [("content-type", "application/json")];
+    let deleted = kubelet
+        .send("DELETE", &format!("{path}/p-n1"), &headers, now.to_string())
+        .await;
+    assert_eq!(deleted.code, 200, "{}", deleted.text());
+}
+
+#[tokio::test]
+async fn a_request_for_a_certificate_is_signed_by_its_own_key_and_a_nodes_is_for_itself() {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    let harness = Harness::real().await;
+    let identity = harness.authority.client("system:node:n1", "system:nodes");
+    let kubelet = harness.client(Some(&identity)).await;
+    let der = |name: &str| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::OrganizationName, "system:nodes");
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
+        let request = params.serialize_request(&key).expect("a request");
+        request.der().to_vec()
+    };
+    let asked = |der: &[u8]| {
+        let body = STANDARD.encode(der);
+        let pem = format!(
+            "-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n"
+        );
+        json!({"metadata": {"name": "csr"}, "spec": {"request": STANDARD.encode(pem),
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"]}})
+    };
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let refused = post(&kubelet, path, asked(&der("system:node:n2"))).await;
+    refused.is_status(
+        403,
+        "Forbidden",
+        "certificatesigningrequests.certificates.k8s.io \"csr\" is forbidden: can only create a node CSR with CN=system:node:n1",
+    );
+    let mut forged = der("system:node:n3");
+    let at = forged
+        .windows(2)
+        .position(|two| two == b"n3")
+        .expect("a name");
+    forged[at + 1] = b'1';
+    let refused = post(&kubelet, path, asked(&forged)).await;
+    assert_eq!(refused.code, 422);
+    let cause = &refused.json()["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.request");
+    let message = cause["message"].as_str().unwrap_or_default();
+    assert!(
+        message.ends_with(": x509: ECDSA verification failure"),
+        "{message}"
+    );
+    made(&kubelet, path, asked(&der("system:node:n1"))).await;
+}

@@ -10,6 +10,7 @@ use super::super::check::Node;
 use super::super::object_meta::{NameRule, dns_subdomain, path_segment};
 use super::super::tree::{at, items, items_mut, object_mut, restore, set, text};
 use super::signers::{certificates, signer_name, trust_anchors};
+use super::signing_request::SigningRequest;
 use crate::registry::strategy::{Change, Strategy, keep_all_but};
 
 /// What a key may be certified for.
@@ -96,13 +97,10 @@ impl Strategy for CertificateSigningRequests {
         let mut errors = ErrorList::new();
         let path = Path::new("spec");
         let request = text(object, &["spec", "request"]);
-        let pem = STANDARD.decode(request).unwrap_or_default();
-        if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE REQUEST-----") {
-            errors.push(Error::invalid(
-                &path.child("request"),
-                request,
-                "PEM block type must be CERTIFICATE REQUEST",
-            ));
+        let checked = SigningRequest::parse(request)
+            .and_then(|request| request.check_signature().map_err(str::to_owned));
+        if let Err(why) = checked {
+            errors.push(Error::invalid(&path.child("request"), request, why));
         }
         let spec = Node::root(at(object, &["spec"]), "spec");
         let usages = spec.at("usages");

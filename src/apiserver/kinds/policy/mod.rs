@@ -7,6 +7,7 @@ pub mod pod_certificates;
 pub mod quota;
 pub mod rbac;
 pub mod signers;
+pub mod signing_request;
 
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::{Value, meta};
