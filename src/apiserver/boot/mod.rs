@@ -7,6 +7,7 @@
 //!
 //! Every step looks before it writes, so that a restart writes nothing; each is repeated until the store takes it.
 
+mod api_services;
 mod compaction;
 mod dangling;
 mod endpoints;
@@ -92,7 +93,16 @@ async fn boot(registry: Weak<Registry>) {
     };
     let keeping = keeping::keep(registry.clone());
     let repair = repair_allocations(registry.clone());
-    tokio::join!(lease, identity, definitions, dangling, keeping, repair);
+    let services = api_services::run(registry.clone());
+    tokio::join!(
+        lease,
+        identity,
+        definitions,
+        dangling,
+        keeping,
+        repair,
+        services
+    );
 }
 
 async fn boot_once(registry: &Arc<Registry>) -> Result<(), Status> {

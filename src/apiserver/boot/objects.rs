@@ -119,6 +119,15 @@ fn recorded(registry: &Registry) -> Result<Vec<Wanted>, Status> {
     Ok(all)
 }
 
+/// The APIServices of what this server serves itself, as they are made.
+pub(super) fn own_services(registry: &Registry) -> Result<Vec<Value>, Status> {
+    let all = recorded(registry)?;
+    let services = all
+        .into_iter()
+        .filter(|(kind, ..)| kind.storage.plural == "apiservices");
+    Ok(services.map(|(.., object)| object).collect())
+}
+
 /// `groupPriorityMinimum` of a group that was not there when the objects were recorded: after all others.
 const LAST_GROUP: i64 = 15_800;
 

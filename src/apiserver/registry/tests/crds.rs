@@ -252,3 +252,49 @@ async fn two_definitions_cannot_have_one_name() {
     let gadgets = "/apis/example.com/v1/namespaces/test/gadgets";
     assert_eq!(server.get(gadgets).await.code, 404);
 }
+
+#[tokio::test]
+async fn a_custom_group_has_an_api_service_for_as_long_as_it_is_served() {
+    const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let server = with_widgets().await;
+    let path = format!("{SERVICES}/v1.example.com");
+    let made = eventually(&server, &path, |code, _| code == 200).await;
+    assert_eq!(
+        made["metadata"]["labels"],
+        json!({"kube-aggregator.kubernetes.io/automanaged": "true"})
+    );
+    assert_eq!(
+        made["spec"],
+        json!({"group": "example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 100})
+    );
+    assert_eq!(made["status"]["conditions"][0]["reason"], "Local");
+    // Who changes or deletes it finds it as it was.
+    let change = json!({"spec": {"versionPriority": 7}});
+    server.patch(&path, "merge", &change).await.expect(200);
+    eventually(&server, &path, |_, object| {
+        object["spec"]["versionPriority"] == 100
+    })
+    .await;
+    server.delete(&path).await.expect(200);
+    let uid = &made["metadata"]["uid"];
+    eventually(&server, &path, |code, object| {
+        code == 200 && object["metadata"]["uid"] != *uid
+    })
+    .await;
+    // One of the server's own that is deleted stays away until the next start.
+    let own = format!("{SERVICES}/v1.batch");
+    server.delete(&own).await.expect(200);
+    let other = json!({"metadata": {"name": "v1.other.io"}, "spec": {"group": "other.io", "version": "v1",
+        "groupPriorityMinimum": 1, "versionPriority": 1}});
+    server.post(SERVICES, &other).await.expect(201);
+    let other = format!("{SERVICES}/v1.other.io");
+    eventually(&server, &other, |_, object| {
+        object["status"]["conditions"][0]["status"] == "True"
+    })
+    .await;
+    assert_eq!(server.get(&own).await.code, 404);
+    let definition = format!("{DEFINITIONS}/widgets.example.com");
+    server.delete(&definition).await.expect(200);
+    eventually(&server, &path, |code, _| code == 404).await;
+    assert_eq!(server.get(&other).await.code, 200);
+}
