@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use http::{Request, Response};
 
 use crate::body::Body;
-use crate::request::RequestContext;
+use crate::request::{RequestContext, RequestInfo};
 
 /// A change of a resource that `Backend::generation` counts.
 pub type Generation = u64;
@@ -56,6 +56,16 @@ pub trait Backend: Send + Sync + 'static {
     /// A number that moves whenever `cached_list` of the resource would answer differently. Cheap: it is
     /// read for every authorization.
     fn generation(&self, group: &str, plural: &str) -> Generation;
+
+    /// How many objects of a resource there are, and how many bytes they are together; `None` when that is not known.
+    fn size(&self, _group: &str, _plural: &str) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// How many watches are told of a write that this request asks for.
+    fn watches(&self, _info: &RequestInfo) -> usize {
+        0
+    }
 
     /// Whether every cache is filled and the boot objects exist: `/readyz` and `informer-sync`.
     fn is_synced(&self) -> bool;

@@ -113,6 +113,7 @@ impl Cache {
             let _watchers = self.watchers.lock();
             let mut state = self.state.write();
             *state = State {
+                bytes: entries.iter().map(|entry| entry.json_len()).sum(),
                 entries: entries.into_iter().map(ByKey).collect(),
                 revision,
                 // Deletions leave no trace in the objects: the state may be as new as the revision.
@@ -171,7 +172,9 @@ impl State {
         match entry {
             Some(entry) => {
                 let previous = self.entries.insert(ByKey(entry.clone())).map(|old| old.0);
+                self.bytes += entry.json_len();
                 if let Some(previous) = &previous {
+                    self.bytes -= previous.json_len();
                     previous.let_go();
                 }
                 Some(Event {
@@ -188,6 +191,7 @@ impl State {
             // Deleted, or replaced by bytes that are no object: either way the object is gone.
             None => {
                 let last = self.entries.remove(&change.kv.key[..])?.0;
+                self.bytes -= last.json_len();
                 last.let_go();
                 Some(Event {
                     change: Change::Deleted,

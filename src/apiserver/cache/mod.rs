@@ -96,6 +96,8 @@ impl Snapshot {
 
 struct State {
     entries: OrdSet<ByKey>,
+    /// Of all entries' JSON.
+    bytes: usize,
     revision: i64,
     changed: i64,
     window: Window,
@@ -129,6 +131,7 @@ impl Cache {
             shape,
             state: RwLock::new(State {
                 entries: OrdSet::new(),
+                bytes: 0,
                 revision: 0,
                 changed: 0,
                 window: Window::default(),
@@ -176,6 +179,18 @@ impl Cache {
             revision: state.revision,
             changed: state.changed,
         }
+    }
+
+    /// How many objects there are and how large they are together; `None` while the cache is not filled.
+    pub fn size(&self) -> Option<(usize, usize)> {
+        let state = self.state.read();
+        (state.revision > 0).then(|| (state.entries.len(), state.bytes))
+    }
+
+    /// How many watches an event of one key of a namespace (`scope`) would go to, selectors aside.
+    pub fn interested(&self, scope: &[u8], key: &[u8]) -> usize {
+        let all = &self.shape.prefix;
+        self.watchers.lock().interested(all, scope, key)
     }
 
     /// The entry of a key as the cache has it now.

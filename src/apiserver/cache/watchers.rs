@@ -3,6 +3,7 @@
 //! An event is encoded once per encoding, whatever the number of watchers. A watcher whose queue is full is dropped
 //! alone: its stream ends, and its client resumes from the last revision it saw.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -60,6 +61,8 @@ pub struct Selection {
     pub only: Option<Bytes>,
     /// Label and field selectors.
     pub predicate: Option<Predicate>,
+    /// Pods of one node, as each kubelet watches its own: an event goes to one of these watches.
+    pub of_node: bool,
 }
 
 impl Selection {
@@ -68,6 +71,7 @@ impl Selection {
             prefix,
             only: None,
             predicate: None,
+            of_node: false,
         }
     }
 
@@ -121,6 +125,16 @@ pub struct Watchers {
     /// No one may watch any more.
     closed: bool,
     traffic: Traffic,
+    interest: Interest,
+}
+
+/// How many watches there are of a prefix or a key, counted when it is asked for and the list has changed since.
+#[derive(Default)]
+struct Interest {
+    is_counted: bool,
+    by_place: HashMap<Bytes, usize>,
+    /// Prefixes with watches of nodes' pods.
+    of_nodes: HashSet<Bytes>,
 }
 
 /// What has gone through so far.
@@ -146,6 +160,7 @@ impl Watchers {
             // The watch ends once it has sent what it starts with.
             return (self.next_id, receiver);
         }
+        self.interest.is_counted = false;
         self.list.push(Watcher {
             id: self.next_id,
             selection,
@@ -157,7 +172,22 @@ impl Watchers {
         (self.next_id, receiver)
     }
 
+    /// How many watches of all the resource, of `scope` and of `key` alone there are, selectors aside. All watches of
+    /// pods by node count as one (upstream's `watchTracker` with its index).
+    pub fn interested(&mut self, all: &[u8], scope: &[u8], key: &[u8]) -> usize {
+        if !self.interest.is_counted {
+            self.interest.count(&self.list);
+        }
+        let one = |place: &[u8]| {
+            let count = self.interest.by_place.get(place).copied().unwrap_or(0);
+            count + usize::from(self.interest.of_nodes.contains(place))
+        };
+        let scoped = if scope == all { 0 } else { one(scope) };
+        one(all) + scoped + one(key)
+    }
+
     pub fn remove(&mut self, id: u64) {
+        self.interest.is_counted = false;
         if let Some(at) = self.list.iter().position(|watcher| watcher.id == id) {
             self.list.swap_remove(at);
         }
@@ -165,6 +195,7 @@ impl Watchers {
 
     /// Ends every watch.
     pub fn clear(&mut self) {
+        self.interest.is_counted = false;
         self.list.clear();
     }
 
@@ -197,7 +228,7 @@ impl Watchers {
     }
 
     fn dispatch_one(&mut self, event: &Arc<Event>) {
-        let mut delivered = 0;
+        let (mut delivered, before) = (0, self.list.len());
         let mut frames: SmallVec<[(EncodingId, Kind, Bytes); 4]> = SmallVec::new();
         self.list.retain(|watcher| {
             let Some((kind, entry)) = watcher.selection.view(event) else {
@@ -226,12 +257,14 @@ impl Watchers {
                 })
                 .is_ok()
         });
+        self.interest.is_counted &= before == self.list.len();
         self.traffic.received += 1;
         self.traffic.delivered += delivered;
     }
 
     /// Tells those who want bookmarks that everything up to `revision` was sent, unless they know.
     pub fn bookmark(&mut self, revision: i64) {
+        self.interest.is_counted = false;
         self.list.retain_mut(|watcher| {
             if !watcher.bookmarks || watcher.bookmarked >= revision {
                 return true;
@@ -251,5 +284,56 @@ impl Watchers {
                 })
                 .is_ok()
         });
+    }
+}
+
+impl Interest {
+    fn count(&mut self, list: &[Watcher]) {
+        self.by_place.clear();
+        self.of_nodes.clear();
+        for watcher in list {
+            let selection = &watcher.selection;
+            let place = selection.only.as_ref().unwrap_or(&selection.prefix);
+            if selection.of_node {
+                self.of_nodes.insert(place.clone());
+            } else {
+                *self.by_place.entry(place.clone()).or_default() += 1;
+            }
+        }
+        self.is_counted = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_are_counted_by_what_they_look_at() {
+        let mut watchers = Watchers::default();
+        let mut add = |prefix: &'static str, only: Option<&'static str>, of_node| {
+            let selection = Selection {
+                prefix: Bytes::from_static(prefix.as_bytes()),
+                only: only.map(|only| Bytes::from_static(only.as_bytes())),
+                predicate: None,
+                of_node,
+            };
+            watchers.add(Arc::new(selection), None, false, 0)
+        };
+        let first = add("/pods/", None, false);
+        let _rest = [
+            add("/pods/", None, true),
+            add("/pods/", None, true),
+            add("/pods/a/", None, false),
+            add("/pods/b/", None, false),
+            add("/pods/a/", Some("/pods/a/x"), false),
+        ];
+        let ask = |watchers: &mut Watchers, scope: &str, key: &str| {
+            watchers.interested(b"/pods/", scope.as_bytes(), key.as_bytes())
+        };
+        assert_eq!(ask(&mut watchers, "/pods/a/", "/pods/a/x"), 4);
+        assert_eq!(ask(&mut watchers, "/pods/c/", "/pods/c/x"), 2);
+        watchers.remove(first.0);
+        assert_eq!(ask(&mut watchers, "/pods/a/", "/pods/a/y"), 2);
     }
 }

@@ -56,7 +56,7 @@ use crate::cache::{Cache, Encodings, Entry};
 use crate::crd;
 use crate::kinds;
 use crate::options::Options;
-use crate::request::RequestContext;
+use crate::request::{RequestContext, RequestInfo};
 use crate::served::Served;
 use crate::server::Parts;
 use crate::streaming::Streaming;
@@ -572,6 +572,29 @@ impl Backend for Registry {
     fn generation(&self, group: &str, plural: &str) -> Generation {
         self.cache(group, plural)
             .map_or(0, |cache| cache.changed() as Generation)
+    }
+
+    fn size(&self, group: &str, plural: &str) -> Option<(usize, usize)> {
+        self.kind(group, plural)?.started_cache()?.size()
+    }
+
+    fn watches(&self, info: &RequestInfo) -> usize {
+        let stored = self.served.find(&info.group, &info.version, &info.resource);
+        let (group, plural) =
+            stored.map_or((info.group.as_str(), info.resource.as_str()), |found| {
+                let storage = found.storage();
+                (storage.group, storage.plural)
+            });
+        let Some(kind) = self.kind(group, plural) else {
+            return 0;
+        };
+        let namespace = match kind.storage.namespaced {
+            true => info.namespace.as_str(),
+            false => "",
+        };
+        let key = kind.key(namespace, &info.name);
+        kind.started_cache()
+            .map_or(0, |cache| cache.interested(&kind.scope(namespace), &key))
     }
 
     fn is_synced(&self) -> bool {

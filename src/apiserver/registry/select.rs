@@ -148,10 +148,12 @@ impl Selectors {
                 (source, requirement.value.clone(), requirement.equal)
             })
             .collect();
+        let of_node = kind.storage.plural == "pods" && self.fields.exact("spec.nodeName").is_some();
         let labels = (!self.labels.is_everything()).then_some(self.labels);
         Selection {
             prefix: scope,
             only,
+            of_node,
             predicate: Some(Box::new(move |entry: &Entry| {
                 checks
                     .iter()

@@ -43,11 +43,23 @@ fn labels(kind: &Kind) -> [(&'static str, &'static str); 2] {
 
 /// Only resources that somebody asked for have a cache; of the others nothing is known without asking the store.
 fn write_objects(text: &mut Text, caches: &Caches<'_>) {
-    let counted: Vec<(&Kind, usize)> = caches
+    let sized = caches
         .iter()
-        .filter(|(_, cache)| cache.revision() > 0)
-        .map(|(kind, cache)| (&***kind, cache.snapshot().entries.len()))
+        .filter_map(|(kind, cache)| Some((&***kind, cache.size()?)));
+    let sized: Vec<(&Kind, (usize, usize))> = sized.collect();
+    let counted: Vec<(&Kind, usize)> = sized
+        .iter()
+        .map(|(kind, (count, _))| (*kind, *count))
         .collect();
+    let name = "apiserver_resource_size_estimate_bytes";
+    text.family(
+        name,
+        Family::Gauge,
+        "Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.",
+    );
+    for (kind, (_, bytes)) in &sized {
+        text.sample(name, &labels(kind), bytes);
+    }
     let name = "apiserver_resource_objects";
     text.family(
         name,

@@ -6,26 +6,29 @@
 //!   FlowSchemas and levels, read anew when they change       └─ refused, waited too long ▶ 429
 //! ```
 //!
-//! Read `Flow::enter` first. A request takes one seat; upstream's wider lists (by the number of objects) are not counted.
+//! Read `Flow::enter` first. How many seats a request takes is in `estimate`.
 //!
 //! **Invariant:** a seat is given back when its `Seat` is dropped, whatever ended the request.
 
 pub mod config;
+mod estimate;
 mod pool;
 mod series;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::backend::{Backend, Generation};
 use crate::request::{RequestInfo, UserInfo};
-use config::Config;
+use config::{Config, LevelKind};
+use estimate::Work;
 use pool::{Entry, Place, Pool, Refusal};
 pub use series::Series;
 
@@ -35,6 +38,9 @@ const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-priorityl
 
 /// How long a request waits for its turn when it has no deadline: a quarter of upstream's default request timeout.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// How often a request that waits looks whether seats that ended writes hold on to are free: the shortest hold is 5 ms.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Decides for all requests of a server.
 pub struct Flow {
@@ -54,6 +60,8 @@ struct Current {
     config: Config,
     /// The pool's slot of each level.
     slots: Vec<usize>,
+    /// Most seats of one request of each level.
+    widest: Vec<usize>,
     /// The counters of each schema.
     counters: Vec<Arc<series::Counters>>,
 }
@@ -80,6 +88,7 @@ pub struct Seat {
     flow: Arc<Flow>,
     place: Place,
     counters: Arc<series::Counters>,
+    work: Work,
     since: Instant,
 }
 
@@ -87,7 +96,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let ran = self.since.elapsed();
         self.counters.execution(ran);
-        self.flow.leave(self.place, ran);
+        self.flow.leave(self.place, self.work, ran);
     }
 }
 
@@ -143,14 +152,20 @@ impl Flow {
         });
         let (slot, counters) = (current.slots[schema.level], &current.counters[at]);
         let hash = self.hasher.hash_one((&schema.name, distinguisher));
+        let work = match level.kind {
+            LevelKind::Exempt => Work::ONE,
+            _ => estimate::of(&*self.backend, info, current.widest[schema.level]),
+        };
+        counters.estimated(work.width());
+        self.expire();
         let mut turn = None;
-        let entry = self.pool.lock().enter(slot, hash, || {
+        let entry = self.pool.lock().enter(slot, hash, work.width(), || {
             let (tell, told) = oneshot::channel();
             turn = Some(told);
             tell
         });
         let seat = match (entry, turn) {
-            (Entry::Seated(place), _) => self.seat(place, counters),
+            (Entry::Seated(place), _) => self.seat(place, work, counters),
             (Entry::Queued(place, id), Some(turn)) => {
                 let wait = left.map_or(LONGEST_WAIT, |left| left / 4);
                 let since = Instant::now();
@@ -161,6 +176,7 @@ impl Flow {
                     return Err(Refusal::TimeOut);
                 };
                 seat.counters.clone_from(counters);
+                seat.work = work;
                 seat.since = Instant::now();
                 seat
             }
@@ -178,10 +194,10 @@ impl Flow {
     }
 
     async fn wait(
-        &self,
+        self: &Arc<Self>,
         place: Place,
         id: u64,
-        turn: oneshot::Receiver<Seat>,
+        mut turn: oneshot::Receiver<Seat>,
         wait: Duration,
     ) -> Option<Seat> {
         let _leaves = Waiting {
@@ -189,24 +205,46 @@ impl Flow {
             place,
             id,
         };
-        tokio::time::timeout(wait, turn).await.ok()?.ok()
+        let end = Instant::now() + wait;
+        loop {
+            let look = end.min(Instant::now() + LOOK);
+            match tokio::time::timeout_at(look, &mut turn).await {
+                Ok(seat) => return seat.ok(),
+                Err(_) if Instant::now() >= end => return None,
+                Err(_) => self.expire(),
+            }
+        }
     }
 
-    fn seat(self: &Arc<Self>, place: Place, counters: &Arc<series::Counters>) -> Seat {
+    fn seat(self: &Arc<Self>, place: Place, work: Work, counters: &Arc<series::Counters>) -> Seat {
         Seat {
             flow: self.clone(),
             place,
+            work,
             counters: counters.clone(),
             since: Instant::now(),
         }
     }
 
-    /// A request ended: whose turn it is now is told after the lock is free, since one that does not listen any more
-    /// gives its seat back at once.
-    fn leave(self: &Arc<Self>, place: Place, ran: Duration) {
+    /// Frees the seats that are not held on to any more.
+    fn expire(self: &Arc<Self>) {
         let turns = {
             let mut pool = self.pool.lock();
-            pool.leave(place, ran.as_secs_f64());
+            if pool.expires().is_none() || !pool.expire(Instant::now()) {
+                return;
+            }
+            turns(&mut pool)
+        };
+        self.tell(turns);
+    }
+
+    /// A request ended: whose turn it is now is told after the lock is free, since one that does not listen any more
+    /// gives its seat back at once.
+    fn leave(self: &Arc<Self>, place: Place, work: Work, ran: Duration) {
+        let after = (work.seats_after > 0).then(|| (work.seats_after, Instant::now() + work.after));
+        let turns = {
+            let mut pool = self.pool.lock();
+            pool.leave(place, ran.as_secs_f64(), after);
             turns(&mut pool)
         };
         self.tell(turns);
@@ -214,7 +252,8 @@ impl Flow {
 
     fn tell(self: &Arc<Self>, turns: Vec<(Place, Waiter)>) {
         for (place, waiter) in turns {
-            let seat = self.seat(place, &self.series.nobody);
+            // Whoever gets it knows its own work.
+            let seat = self.seat(place, Work::ONE, &self.series.nobody);
             drop(waiter.send(seat));
         }
     }
@@ -274,6 +313,7 @@ impl Current {
         Self {
             seen,
             counters: counters.collect(),
+            widest: slots.iter().map(|slot| pool.widest(*slot)).collect(),
             slots,
             config,
         }

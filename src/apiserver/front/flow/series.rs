@@ -19,6 +19,9 @@ const SECONDS: &[f64] = &[
     0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0,
 ];
 
+/// Upstream's buckets of the seats a request is taken for.
+const SEATS: &[f64] = &[1.0, 2.0, 4.0, 10.0, 20.0, 50.0, 100.0];
+
 type Names = (String, String);
 
 /// The counters of all schemas.
@@ -44,6 +47,7 @@ pub struct Counters {
     waited: Histogram,
     given_up: Histogram,
     execution: Histogram,
+    seats: Histogram,
 }
 
 impl Counters {
@@ -54,7 +58,12 @@ impl Counters {
             waited: Histogram::new(SECONDS),
             given_up: Histogram::new(SECONDS),
             execution: Histogram::new(SECONDS),
+            seats: Histogram::new(SEATS),
         }
+    }
+
+    pub(super) fn estimated(&self, seats: usize) {
+        self.seats.observe_number(seats);
     }
 
     pub(super) fn dispatched(&self) {
@@ -96,7 +105,7 @@ const GAUGES: &[Gauge] = &[
     (
         "apiserver_flowcontrol_current_executing_requests",
         "Number of requests in initial (for a WATCH) or any (for a non-WATCH) execution stage in the API Priority and Fairness subsystem",
-        |level| level.running,
+        |level| level.requests,
     ),
     (
         "apiserver_flowcontrol_current_executing_seats",
@@ -104,9 +113,24 @@ const GAUGES: &[Gauge] = &[
         |level| level.running,
     ),
     (
+        "apiserver_flowcontrol_request_concurrency_in_use",
+        "Concurrency (number of seats) occupied by the currently executing (initial stage for a WATCH, any stage otherwise) requests in the API Priority and Fairness subsystem",
+        |level| level.running,
+    ),
+    (
+        "apiserver_flowcontrol_request_concurrency_limit",
+        "Nominal number of execution seats configured for each priority level",
+        |level| level.nominal,
+    ),
+    (
         "apiserver_flowcontrol_current_inqueue_requests",
         "Number of requests currently pending in queues of the API Priority and Fairness subsystem",
         |level| level.waiting,
+    ),
+    (
+        "apiserver_flowcontrol_current_inqueue_seats",
+        "Number of seats currently pending in queues of the API Priority and Fairness subsystem",
+        |level| level.wanted,
     ),
     (
         "apiserver_flowcontrol_nominal_limit_seats",
@@ -209,6 +233,21 @@ fn write_times(text: &mut Text, all: &[(Names, Arc<Counters>)]) {
         ];
         if !counters.execution.is_empty() {
             text.histogram(name, &labels, &counters.execution);
+        }
+    }
+    let name = "apiserver_flowcontrol_work_estimated_seats";
+    text.family(
+        name,
+        Kind::Histogram,
+        "Number of estimated seats (maximum of initial and final seats) associated with requests in API Priority and Fairness",
+    );
+    for ((schema, level), counters) in all {
+        let labels = [
+            ("flow_schema", schema.as_str()),
+            ("priority_level", level.as_str()),
+        ];
+        if !counters.seats.is_empty() {
+            text.histogram(name, &labels, &counters.seats);
         }
     }
 }
