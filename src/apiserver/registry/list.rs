@@ -58,12 +58,12 @@ impl Registry {
         if options.continue_token.is_empty() {
             return self.first_page(&request, options).await;
         }
+        let from = page::decode(&scope, &options.continue_token)?;
         if !matches!(options.resource_version.as_str(), "" | "0") {
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let from = page::decode(&scope, &options.continue_token)?;
         request.start = from.start.clone();
         if from.revision < 0 {
             cache.catch_up().await.map_err(errors::cache)?;
@@ -85,8 +85,16 @@ impl Registry {
         options: &ListOptions,
     ) -> Result<Listing, Status> {
         let cache = request.cache;
-        match (options.revision()?, options.version_match) {
-            (Some(revision), Some(Match::Exact)) => {
+        let revision = options.revision().map_err(|status| {
+            Status::bad_request(format!("invalid resource version: {}", status.message))
+        })?;
+        // Without a word on how, a version is exact in a list of pages, as it was before there was one.
+        let is_exact = match options.version_match {
+            Some(matching) => matching == Match::Exact,
+            None => options.limit > 0 && revision.is_some_and(|revision| revision > 0),
+        };
+        match (revision, options.version_match) {
+            (Some(revision), _) if is_exact => {
                 return request.at(revision).await.map_err(|error| match error {
                     StoreError::Compacted { .. } => Status::expired(LIST_EXPIRED),
                     StoreError::FutureRevision { requested, current } => {

@@ -113,7 +113,8 @@ impl Format {
         std::ptr::eq(self.resource, self.kind.storage)
     }
 
-    fn meta_version(&self) -> &'static str {
+    /// Group and version of what is told in place of the object.
+    pub(super) fn meta_version(&self) -> &'static str {
         if self.v1beta1 {
             "meta.k8s.io/v1beta1"
         } else {

@@ -157,7 +157,7 @@ pub fn single(
 pub fn bookmark(format: &Format, metadata: &Value) -> Vec<u8> {
     let object = json!({
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": format.meta_version(),
         "metadata": metadata,
     });
     let cells = Value::Array(row(format, &object, time::now()));

@@ -86,7 +86,7 @@ fn bookmark(format: &Format, revision: i64, initial_end: bool) -> Vec<u8> {
     let (version, kind) = match format.transform {
         Transform::None => (format.resource.api_version(), format.resource.kind),
         Transform::Table => return table::bookmark(format, &metadata),
-        _ => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+        _ => (format.meta_version().to_owned(), "PartialObjectMetadata"),
     };
     let mut object = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
     let schema = format.resource.schema;

@@ -303,7 +303,11 @@ impl<'a> Write<'a> {
                         Err(status) if is_taken(&status) => continue,
                         other => return other,
                     },
-                    None => return Err(self.kind.not_found(name)),
+                    // Upstream compares with what nothing has before it looks whether there is anything.
+                    None => match preconditions.uid.as_deref() {
+                        Some(uid) => return Err(self.uid_conflict(name, uid, "")),
+                        None => return Err(self.kind.not_found(name)),
+                    },
                 },
             };
             match self

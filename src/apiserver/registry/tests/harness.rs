@@ -172,7 +172,13 @@ impl Harness {
 
     /// Opens a watch; its events come out of `Events::next`.
     pub async fn watch(&self, path: &str) -> Events {
-        let response = self.send(Method::GET, path, &[], Body::empty()).await;
+        self.watch_as(path, "application/json").await
+    }
+
+    /// As `watch`, in the form that `accept` asks for.
+    pub async fn watch_as(&self, path: &str, accept: &str) -> Events {
+        let headers = [("accept", accept)];
+        let response = self.send(Method::GET, path, &headers, Body::empty()).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
         Events {
             stream: response.into_body().into_stream(),

@@ -1,5 +1,6 @@
 //! Watches: order, resumption, selectors, bookmarks, expiry.
 
+use apimachinery::Value;
 use serde_json::json;
 use store::Store;
 
@@ -178,4 +179,83 @@ async fn a_watch_ends_when_its_time_is_up() {
         .watch(&format!("{MAPS}?watch=true&timeoutSeconds=1"))
         .await;
     assert_eq!(events.brief().await, "END");
+}
+
+/// What a watch in another form tells of a map that is made, changed and deleted, beginning with what is there.
+async fn told_as(accept: &str) -> Vec<(String, Value)> {
+    let server = Harness::start().await;
+    server
+        .post(MAPS, &config_map("a", json!({"x": "1"})))
+        .await
+        .expect(201);
+    let query = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
+    let path = format!("{MAPS}?{query}&labelSelector=x");
+    let mut events = server.watch_as(&path, accept).await;
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        told.push(events.next().await.expect("an initial event"));
+    }
+    let map = format!("{MAPS}/a");
+    for change in [
+        json!({"data": {"k": "2"}}),
+        json!({"metadata": {"labels": {"x": null}}}),
+        json!({"metadata": {"labels": {"x": "2"}}}),
+    ] {
+        server.patch(&map, "merge", &change).await.expect(200);
+    }
+    server.delete(&map).await.expect(200);
+    for _ in 0..4 {
+        told.push(events.next().await.expect("an event"));
+    }
+    told
+}
+
+fn kinds(told: &[(String, Value)]) -> Vec<&str> {
+    told.iter().map(|(kind, _)| kind.as_str()).collect()
+}
+
+const ALL_KINDS: [&str; 6] = [
+    "ADDED", "BOOKMARK", "MODIFIED", "DELETED", "ADDED", "DELETED",
+];
+
+#[tokio::test]
+async fn a_watch_of_metadata_never_tells_whole_objects() {
+    for form in ["PartialObjectMetadata", "PartialObjectMetadataList"] {
+        for version in ["v1", "v1beta1"] {
+            let accept = format!(
+                "application/json;as={form};g=meta.k8s.io;v={version},application/json;q=0.5"
+            );
+            let told = told_as(&accept).await;
+            assert_eq!(kinds(&told), ALL_KINDS, "{accept}");
+            for (kind, object) in &told {
+                assert_eq!(object["kind"], "PartialObjectMetadata", "{kind}: {accept}");
+                assert_eq!(object["apiVersion"], format!("meta.k8s.io/{version}"));
+                let fields: Vec<&String> = object.as_object().expect("an object").keys().collect();
+                assert_eq!(fields, ["apiVersion", "kind", "metadata"], "{kind}");
+                let metadata = &object["metadata"];
+                assert!(metadata["resourceVersion"].is_string());
+                if kind == "BOOKMARK" {
+                    assert_eq!(metadata["annotations"]["k8s.io/initial-events-end"], "true");
+                } else {
+                    assert_eq!(metadata["name"], "a");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_of_a_table_names_its_columns_once_and_tells_metadata() {
+    let told = told_as("application/json;as=Table;g=meta.k8s.io;v=v1").await;
+    assert_eq!(kinds(&told), ALL_KINDS);
+    for (at, (kind, table)) in told.iter().enumerate() {
+        assert_eq!(table["kind"], "Table", "{kind}");
+        assert_eq!(table["columnDefinitions"].is_null(), at > 0, "{kind}");
+        let row = &table["rows"][0];
+        assert_eq!(row["object"]["kind"], "PartialObjectMetadata", "{kind}");
+        assert!(row["object"]["data"].is_null(), "{kind}");
+        if kind != "BOOKMARK" {
+            assert_eq!(row["cells"][0], "a", "{kind}");
+        }
+    }
 }
