@@ -172,6 +172,10 @@ pub struct Options {
     /// `--runtime-config`: `api/beta`, `group/version`, `group/version/resource` to on or off.
     pub runtime_config: BTreeMap<String, bool>,
     pub feature_gates: BTreeMap<String, bool>,
+    /// What `/flagz` shows: every flag of the process and its value.
+    pub flags: Vec<(String, String)>,
+    /// Components that run in this process: they are well as long as it is.
+    pub in_process: Vec<&'static str>,
     /// Tells this server from others on the same store (`kube-apiserver-…` identity lease).
     pub identity: String,
 }
@@ -196,6 +200,8 @@ impl Options {
             service_node_ports: (30000, 32767),
             runtime_config: BTreeMap::new(),
             feature_gates: BTreeMap::new(),
+            flags: Vec::new(),
+            in_process: Vec::new(),
             identity: String::new(),
         }
     }

@@ -26,7 +26,7 @@ use crate::metrics::store::Measured;
 use crate::options::Options;
 use crate::request::UserInfo;
 use crate::routes::health::Health;
-use crate::routes::{OpenApi, Routes};
+use crate::routes::{OpenApi, Pages, Routes};
 use crate::served::Served;
 
 /// Why a server cannot start.
@@ -133,6 +133,7 @@ impl Server {
                 openapi: OpenApi::new(served.clone()),
                 discovery: Discovery::new(served, address),
                 health: Health::new(options.store.clone()),
+                pages: Pages::new(&options),
                 tokens,
                 jwks_uri,
             },

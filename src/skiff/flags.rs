@@ -1,7 +1,38 @@
 //! Flags as upstream's components take them: switches with an optional `=true` or `=false`, lists that may be repeated or
 //! separated by commas, Go's durations.
 
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use clap::{ArgMatches, Command};
+
+/// Every flag of the command that runs, with its value.
+static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// Keeps the flags of a command line, for `given`. Called once, before the command runs.
+pub fn remember(all: &Command, matches: &ArgMatches) {
+    let Some((name, matches)) = matches.subcommand() else {
+        return;
+    };
+    let command = all.find_subcommand(name);
+    let flags = command.into_iter().flat_map(Command::get_arguments);
+    let flags = flags.filter_map(|flag| {
+        let values = matches.try_get_raw(flag.get_id().as_str()).ok()?;
+        let values: Vec<_> = values
+            .into_iter()
+            .flatten()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        Some((flag.get_long()?.to_owned(), values.join(",")))
+    });
+    // A second command line of one process is a test's.
+    let _ = GIVEN.set(flags.collect());
+}
+
+/// The flags that this process was started with, defaults included; none before `remember`.
+pub fn given() -> Vec<(String, String)> {
+    GIVEN.get().cloned().unwrap_or_default()
+}
 
 /// Parses Go's `time.ParseDuration`: `300ms`, `1m30s`, `1.5h`. A plain `0` is fine too.
 pub fn duration(text: &str) -> Result<Duration, String> {

@@ -45,6 +45,7 @@ use crate::query::go_duration;
 use crate::request::{RequestContext, RequestInfo, UserInfo, Verb, Warnings};
 use crate::reviews::Review;
 use crate::routes::Routes;
+use crate::streaming::Streaming;
 use flow::{Flow, Stamp};
 use inflight::{Class, InFlight, Seat};
 use negotiate::Accepted;
@@ -294,13 +295,17 @@ impl Front {
         {
             return Ok(respond::not_found());
         }
-        if context.info.verb == Verb::Other {
+        // A proxy passes any method on that upstream has a route for.
+        let is_passed_on =
+            *request.method() == http::Method::OPTIONS && Streaming::handles(&context.info);
+        if context.info.verb == Verb::Other && !is_passed_on {
             return Err(Status::method_not_allowed());
         }
         if let Some(review) = Review::of(&context.info) {
             return review.answer(self, &context, request, accepted).await;
         }
-        if let Some(text) = deprecation(&context.info) {
+        if let Some((resource, text)) = deprecation(&context.info) {
+            self.metrics.deprecated(resource, &context.info.subresource);
             context.warnings.add(text);
         }
         self.backend.handle(context, request).await
@@ -332,19 +337,24 @@ impl Head {
     }
 }
 
-/// What clients of deprecated APIs are told (upstream's `APILifecycleDeprecated`).
-fn deprecation(info: &RequestInfo) -> Option<&'static str> {
-    match (
-        info.group.as_str(),
-        info.version.as_str(),
-        info.resource.as_str(),
-    ) {
-        ("", "v1", "endpoints") => {
-            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
-        }
-        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        _ => None,
-    }
+/// What clients of deprecated APIs are told, by resource of the core group (upstream's `APILifecycleDeprecated`).
+const DEPRECATIONS: [(&str, &str); 2] = [
+    (
+        "endpoints",
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ),
+    (
+        "componentstatuses",
+        "v1 ComponentStatus is deprecated in v1.19+",
+    ),
+];
+
+fn deprecation(info: &RequestInfo) -> Option<(&'static str, &'static str)> {
+    let is_core = info.group.is_empty() && info.version == "v1";
+    let known = DEPRECATIONS
+        .into_iter()
+        .find(|(resource, _)| *resource == info.resource);
+    known.filter(|_| is_core)
 }
 
 /// A line in the log for each request, when the log is that verbose.

@@ -78,17 +78,43 @@ async fn binding(
     respond_value(StatusCode::CREATED, &answer, context, &head.headers)
 }
 
-/// The store is all that this server can see of the others.
+/// The components besides the store, and where they serve their health.
+const COMPONENTS: [(&str, u16); 2] = [("controller-manager", 10257), ("scheduler", 10259)];
+
+/// Asks all at once.
 async fn components(registry: &Registry) -> Vec<Value> {
-    let health = registry.options.store.health().await;
-    let (status, message) = match health {
-        Ok(()) => ("True", "ok".to_owned()),
-        Err(error) => ("False", error.to_string()),
+    let [(manager, manager_port), (scheduler, scheduler_port)] = COMPONENTS;
+    let (manager, scheduler, store) = tokio::join!(
+        component(registry, manager, manager_port),
+        component(registry, scheduler, scheduler_port),
+        async {
+            let health = registry.options.store.health().await;
+            let health = health.map(|()| "ok".to_owned());
+            status("etcd-0", health.map_err(|error| error.to_string()))
+        }
+    );
+    vec![manager, scheduler, store]
+}
+
+async fn component(registry: &Registry, name: &'static str, port: u16) -> Value {
+    let is_part = registry.options.in_process.contains(&name);
+    let health = match is_part {
+        // A part that ends takes this process down.
+        true => Ok("ok".to_owned()),
+        false => registry.streaming.health_of(port).await,
     };
-    vec![json!({
+    status(name, health)
+}
+
+fn status(name: &str, health: Result<String, String>) -> Value {
+    let (status, message) = match health {
+        Ok(message) => ("True", message),
+        Err(message) => ("False", message),
+    };
+    json!({
         "kind": "ComponentStatus",
         "apiVersion": "v1",
-        "metadata": {"name": "etcd-0"},
+        "metadata": {"name": name},
         "conditions": [{"type": "Healthy", "status": status, "message": message}],
-    })]
+    })
 }

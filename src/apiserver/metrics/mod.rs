@@ -5,6 +5,7 @@ pub mod requests;
 pub mod store;
 pub mod text;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::body::Body;
 use crate::front::Front;
 use crate::front::inflight::{Class, InFlight};
 use crate::front::respond;
+use crate::routes::version;
 use requests::Requests;
 use text::{Histogram, Kind, Text};
 
@@ -46,6 +48,11 @@ const LIVES: &[f64] = &[
     31_104_000.0,
 ];
 
+/// Resource and subresource of the core group's first version, of which no release is known to go without.
+type Deprecated = (&'static str, String);
+/// Most of them that are kept.
+const DEPRECATED: usize = 16;
+
 /// All that one server counts.
 pub struct Metrics {
     pub requests: Requests,
@@ -53,6 +60,7 @@ pub struct Metrics {
     authentications: [Histogram; 2],
     authorizations: [Histogram; 3],
     certificate_lives: Histogram,
+    deprecated: Mutex<BTreeSet<Deprecated>>,
     sources: Mutex<Vec<Source>>,
 }
 
@@ -64,6 +72,7 @@ impl Default for Metrics {
             authentications: std::array::from_fn(|_| Histogram::new(DECISIONS)),
             authorizations: std::array::from_fn(|_| Histogram::new(DECISIONS)),
             certificate_lives: Histogram::new(LIVES),
+            deprecated: Mutex::default(),
             sources: Mutex::new(Vec::new()),
         }
     }
@@ -89,6 +98,17 @@ impl Metrics {
         self.certificate_lives.observe(left);
     }
 
+    /// A deprecated resource was asked for. There are few of them, all known.
+    pub fn deprecated(&self, resource: &'static str, subresource: &str) {
+        let mut all = self.deprecated.lock();
+        let known = all
+            .iter()
+            .any(|(of, under)| *of == resource && under == subresource);
+        if !known && all.len() < DEPRECATED {
+            all.insert((resource, subresource.to_owned()));
+        }
+    }
+
     pub fn authorization(&self, decision: Decision, took: Duration) {
         let at = match decision {
             Decision::Allow => 0,
@@ -107,6 +127,7 @@ impl Metrics {
         for source in self.sources.lock().iter() {
             source(&mut text);
         }
+        write_constants(&mut text);
         process::write(&mut text);
         respond::with_type(
             StatusCode::OK,
@@ -116,6 +137,22 @@ impl Metrics {
     }
 
     fn write_own(&self, text: &mut Text) {
+        let name = "apiserver_requested_deprecated_apis";
+        text.family(
+            name,
+            Kind::Gauge,
+            "Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
+        );
+        for (resource, subresource) in self.deprecated.lock().iter() {
+            let labels = [
+                ("group", ""),
+                ("removed_release", ""),
+                ("resource", *resource),
+                ("subresource", subresource.as_str()),
+                ("version", "v1"),
+            ];
+            text.sample(name, &labels, 1);
+        }
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         text.family(
             "apiserver_tls_handshake_errors_total",
@@ -220,5 +257,55 @@ fn write_inflight(text: &mut Text, inflight: &InFlight) {
             &[("request_kind", kind)],
             count,
         );
+    }
+}
+
+/// What does not change while a server runs: its version, and what it never does.
+fn write_constants(text: &mut Text) {
+    let name = "kubernetes_build_info";
+    text.family(
+        name,
+        Kind::Gauge,
+        "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+    );
+    let version = version::document();
+    let told = |field: &str| version[field].as_str().unwrap_or_default();
+    let labels = [
+        ("build_date", told("buildDate")),
+        ("compiler", told("compiler")),
+        ("git_commit", told("gitCommit")),
+        ("git_tree_state", told("gitTreeState")),
+        ("git_version", told("gitVersion")),
+        ("go_version", told("goVersion")),
+        ("major", told("major")),
+        ("minor", told("minor")),
+        ("platform", told("platform")),
+    ];
+    text.sample(name, &labels, 1);
+    let name = "version_info";
+    text.family(
+        name,
+        Kind::Gauge,
+        "Provides the compatibility version info of the component.",
+    );
+    let labels = [
+        ("binary", version::EMULATED),
+        ("component", "kube"),
+        ("emulation", version::EMULATED),
+        ("min_compat", version::OLDEST_COMPATIBLE),
+    ];
+    text.sample(name, &labels, 1);
+    for (name, help) in [
+        (
+            "apiserver_audit_event_total",
+            "Counter of audit events generated and sent to the audit backend.",
+        ),
+        (
+            "apiserver_audit_requests_rejected_total",
+            "Counter of apiserver requests rejected due to an error in audit logging backend.",
+        ),
+    ] {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], 0);
     }
 }

@@ -7,7 +7,7 @@ use apimachinery::codec::media::{self, MediaType};
 use apimachinery::{Status, Value, meta};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::codec::{self, Expected};
 use super::kind::Kind;
@@ -43,6 +43,10 @@ impl Registry {
         check_path(resource, &context)?;
         if Streaming::handles(info) {
             return self.streaming.handle(self, &context, request).await;
+        }
+        // Upstream's routes of built-in kinds are for GET; it answers HEAD of a custom object as GET.
+        if *request.method() == Method::HEAD && !crate::crd::is_custom(resource.schema) {
+            return Err(Status::method_not_allowed());
         }
         let storage = resource.storage();
         let Some(kind) = self.kind(storage.group, storage.plural) else {
@@ -143,7 +147,10 @@ fn check_path(resource: &'static Resource, context: &RequestContext) -> Result<(
         Verb::Update | Verb::Patch | Verb::Delete => !info.name_in_path,
         _ => false,
     };
-    if misplaced || (on_all_namespaces && needs_namespace) || !verbs.contains(&info.verb.as_str()) {
+    // OPTIONS, which only proxies have.
+    let is_passed_on = info.verb == Verb::Other && info.subresource == "proxy";
+    let is_known = is_passed_on || verbs.contains(&info.verb.as_str());
+    if misplaced || (on_all_namespaces && needs_namespace) || !is_known {
         return Err(Status::method_not_allowed());
     }
     Ok(())

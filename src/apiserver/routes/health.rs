@@ -3,17 +3,20 @@
 //! Names are upstream's, since monitoring excludes checks by name. Upstream's many post-start hooks are steps of one
 //! start-up here, done when the registry's caches are filled and the boot objects exist.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Response, StatusCode};
+use parking_lot::Mutex;
 use store::Store;
 
 use super::ok_text;
 use crate::body::Body;
 use crate::front::Front;
 use crate::front::respond;
+use crate::metrics::text::{Kind, Text};
 use crate::request::RequestInfo;
 
 /// A store that has not answered by then is unhealthy.
@@ -51,7 +54,8 @@ const fn check(name: &'static str, probe: Probe, endpoints: u8) -> Check {
     }
 }
 
-/// In the order upstream prints them.
+/// In the order upstream prints them. Upstream's hooks are steps of one start here: all are done when the caches are
+/// filled and what a cluster begins with is there.
 const CHECKS: &[Check] = &[
     check("ping", Probe::Alive, ALL),
     check("log", Probe::Alive, ALL),
@@ -89,7 +93,23 @@ const CHECKS: &[Check] = &[
         ALL,
     ),
     check(
+        "poststarthook/start-apiextensions-informers",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/start-apiextensions-controllers",
+        Probe::Synced,
+        ALL,
+    ),
+    check("poststarthook/crd-informer-synced", Probe::Synced, ALL),
+    check(
         "poststarthook/start-system-namespaces-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/peer-endpoint-reconciler-controller",
         Probe::Synced,
         ALL,
     ),
@@ -136,6 +156,52 @@ const CHECKS: &[Check] = &[
         Probe::Synced,
         ALL,
     ),
+    check(
+        "poststarthook/start-kube-aggregator-informers",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-status-local-available-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-status-remote-available-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-registration-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-wait-for-first-sync",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-discovery-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/kube-apiserver-autoregistration",
+        Probe::Synced,
+        ALL,
+    ),
+    check("autoregister-completion", Probe::Synced, ALL),
+    check(
+        "poststarthook/apiservice-openapi-controller",
+        Probe::Synced,
+        ALL,
+    ),
+    check(
+        "poststarthook/apiservice-openapiv3-controller",
+        Probe::Synced,
+        ALL,
+    ),
     check("shutdown", Probe::Serving, READYZ),
 ];
 
@@ -144,11 +210,26 @@ const ENDPOINTS: &[(&str, u8)] = &[("healthz", HEALTHZ), ("livez", LIVEZ), ("rea
 /// The health endpoints.
 pub struct Health {
     store: Arc<dyn Store>,
+    results: Results,
 }
 
 impl Health {
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store }
+        Self {
+            store,
+            results: Results::default(),
+        }
+    }
+
+    /// `/metrics/slis`: how the checks ended that were asked for (KEP-3466).
+    pub fn indicators(&self) -> Response<Body> {
+        let mut text = Text::default();
+        self.results.write(&mut text);
+        respond::with_type(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            text.finish().into(),
+        )
     }
 
     /// Every path that is answered.
@@ -189,7 +270,7 @@ impl Health {
         &self,
         front: &Front,
         info: &RequestInfo,
-        endpoint: &str,
+        endpoint: &'static str,
         bit: u8,
     ) -> Response<Body> {
         let mut excluded: Vec<&str> = info.query.all("exclude").collect();
@@ -209,6 +290,7 @@ impl Health {
             if check.probe == Probe::Store {
                 store = Some(verdict.clone());
             }
+            self.results.add(check.name, endpoint, verdict.is_ok());
             match verdict {
                 Ok(()) => {
                     let _ = writeln!(report, "[+]{} ok", check.name);
@@ -257,6 +339,100 @@ impl Health {
                 Err("process is shutting down".to_owned())
             }
             Probe::Serving => Ok(()),
+        }
+    }
+}
+
+/// How often each check was well and not, by check and endpoint. Bounded by the table of checks.
+#[derive(Default)]
+struct Results(Mutex<BTreeMap<(&'static str, &'static str), Counted>>);
+
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    is_well: bool,
+    successes: u64,
+    errors: u64,
+}
+
+impl Results {
+    fn add(&self, check: &'static str, endpoint: &'static str, is_well: bool) {
+        let mut all = self.0.lock();
+        let counted = all.entry((check, endpoint)).or_default();
+        counted.is_well = is_well;
+        match is_well {
+            true => counted.successes += 1,
+            false => counted.errors += 1,
+        }
+    }
+
+    fn write(&self, text: &mut Text) {
+        let all = self.0.lock();
+        let name = "kubernetes_healthcheck";
+        text.family(
+            name,
+            Kind::Gauge,
+            "This metric records the result of a single healthcheck.",
+        );
+        for ((check, endpoint), counted) in all.iter() {
+            let labels = [("name", *check), ("type", *endpoint)];
+            text.sample(name, &labels, u8::from(counted.is_well));
+        }
+        let name = "kubernetes_healthchecks_total";
+        text.family(
+            name,
+            Kind::Counter,
+            "This metric records the results of all healthcheck.",
+        );
+        for ((check, endpoint), counted) in all.iter() {
+            let counts = [("error", counted.errors), ("success", counted.successes)];
+            for (status, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+                let labels = [("name", *check), ("status", status), ("type", *endpoint)];
+                text.sample(name, &labels, count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checks_are_those_that_upstream_prints() {
+        let Ok(facts) = std::fs::read_to_string(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../shared/facts/http/root_livez_verbose.txt"
+        )) else {
+            println!("skipped: no facts");
+            return;
+        };
+        let theirs: Vec<&str> = facts
+            .lines()
+            .filter_map(|line| line.strip_prefix("[+]")?.strip_suffix(" ok"))
+            .collect();
+        let ours: Vec<&str> = CHECKS
+            .iter()
+            .filter(|check| check.endpoints & LIVEZ != 0)
+            .map(|check| check.name)
+            .collect();
+        assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn the_last_result_and_the_sum_of_all_are_told() {
+        let results = Results::default();
+        results.add("etcd", "livez", false);
+        results.add("etcd", "livez", true);
+        results.add("etcd", "livez", true);
+        let mut text = Text::default();
+        results.write(&mut text);
+        let text = text.finish();
+        for line in [
+            r#"kubernetes_healthcheck{name="etcd",type="livez"} 1"#,
+            r#"kubernetes_healthchecks_total{name="etcd",status="error",type="livez"} 1"#,
+            r#"kubernetes_healthchecks_total{name="etcd",status="success",type="livez"} 2"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in:\n{text}");
         }
     }
 }

@@ -14,11 +14,14 @@ const DOCUMENTS: &[&str] = &[
     "/api/v1",
     "/apis",
     "/apis/",
+    "/flagz",
     "/metrics",
+    "/metrics/slis",
     "/openapi/v2",
     "/openapi/v3",
     "/openapi/v3/",
     "/openid/v1/jwks",
+    "/statusz",
     "/version",
 ];
 

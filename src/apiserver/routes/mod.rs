@@ -6,7 +6,8 @@ pub mod health;
 mod index;
 mod oidc;
 mod openapi;
-mod version;
+mod pages;
+pub mod version;
 
 use std::sync::Arc;
 
@@ -22,12 +23,14 @@ use crate::front::respond;
 use crate::request::RequestInfo;
 use health::Health;
 pub use openapi::OpenApi;
+pub use pages::Pages;
 
 /// What answers paths that are no resources.
 pub struct Routes {
     pub discovery: Discovery,
     pub openapi: OpenApi,
     pub health: Health,
+    pub pages: Pages,
     pub tokens: Arc<Tokens>,
     /// Where `jwks_uri` points.
     pub jwks_uri: String,
@@ -46,10 +49,14 @@ impl Routes {
         if let Some(response) = self.health.answer(front, info).await {
             return Ok(response);
         }
+        if let Some(answer) = self.pages.answer(path, request.headers()) {
+            return answer;
+        }
         let response = match path {
             "/" => Some(index::answer(self.discovery.served(), &self.health)),
             "/version" | "/version/" => Some(version::answer()),
             "/metrics" => Some(front.metrics.answer(front)),
+            "/metrics/slis" => Some(self.health.indicators()),
             "/.well-known/openid-configuration" => {
                 oidc::configuration(&self.tokens, &self.jwks_uri)
             }
@@ -67,9 +74,8 @@ impl Routes {
         let Some(response) = response else {
             return Ok(respond::not_found());
         };
-        // Upstream's mux takes any method for these two; the rest are go-restful routes for GET.
-        let any_method = matches!(path, "/" | "/metrics");
-        if !any_method && !matches!(*request.method(), Method::GET | Method::HEAD) {
+        // Those of upstream's restful container are for GET, HEAD not among them; its mux takes any method.
+        if is_restful(path) && *request.method() != Method::GET {
             return Err(Status::method_not_allowed());
         }
         Ok(response)
@@ -81,6 +87,22 @@ impl Routes {
             .served()
             .find(&info.group, &info.version, &info.resource)
             .is_some()
+    }
+}
+
+/// Whether a path is a route of upstream's restful container: versions' documents and a few others.
+fn is_restful(path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    match path {
+        "/api" | "/version" | "/openid/v1/jwks" | "/.well-known/openid-configuration" => true,
+        _ => {
+            let mut segments = path.split('/').skip(1);
+            match (segments.next(), segments.next(), segments.next()) {
+                (Some("api"), Some(_), None) => true,
+                (Some("apis"), Some(_), Some(_)) => true,
+                _ => false,
+            }
+        }
     }
 }
 

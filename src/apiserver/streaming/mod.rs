@@ -17,6 +17,7 @@
 
 mod backend;
 mod log;
+mod probe;
 mod proxy;
 mod remote;
 mod spdy;

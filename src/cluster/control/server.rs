@@ -79,7 +79,13 @@ pub async fn run(config: ServerConfig, shutdown: CancellationToken) -> Result<()
     files::create_directory(&directory, 0o755)?;
     let pki = pki::ensure(&directory.join("pki"), &hosts(bind, advertise, names))?;
     let store = store_config(&directory, &pki, store);
-    let adjust = adjust_options(&pki, adjust);
+    let parts = [
+        ("controller-manager", controllers.is_some()),
+        ("scheduler", scheduler.is_some()),
+    ];
+    let parts = parts.into_iter().filter(|(_, runs)| *runs);
+    let in_process = parts.map(|(name, _)| name).collect();
+    let adjust = adjust_options(&pki, in_process, adjust);
     let api = ApiConfig {
         store,
         bind,
@@ -195,6 +201,7 @@ fn store_config(directory: &std::path::Path, pki: &Pki, store: ServerStore) -> S
 
 fn adjust_options(
     pki: &Pki,
+    in_process: Vec<&'static str>,
     more: Box<dyn FnOnce(&mut Options) + Send>,
 ) -> Box<dyn FnOnce(&mut Options) + Send> {
     let pki = pki.clone();
@@ -211,6 +218,9 @@ fn adjust_options(
         options.request_header.username_headers = vec!["X-Remote-User".into()];
         options.request_header.group_headers = vec!["X-Remote-Group".into()];
         options.request_header.extra_header_prefixes = vec!["X-Remote-Extra-".into()];
+        options.in_process = in_process;
+        // As kubeadm starts an API server. Switching it off is still heard.
+        options.admission.enable.push("NodeRestriction".into());
         more(options);
     })
 }

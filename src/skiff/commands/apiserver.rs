@@ -172,6 +172,7 @@ impl ServingFlags {
         if let Some(interval) = etcd_compaction_interval {
             options.storage.compaction_interval = (!interval.is_zero()).then_some(interval);
         }
+        options.flags = flags::given();
         options.runtime_config.extend(runtime_config);
         options.feature_gates.extend(feature_gates);
         options.admission.enable.extend(enable_admission_plugins);

@@ -8,9 +8,12 @@ use anyhow::Context;
 use clap::ArgAction;
 use cluster::controllers::{self, ControllersConfig};
 
-use super::runtime::{self, ClientFlags, Common};
+use super::runtime::{self, ClientFlags, Common, HealthFlags};
 use super::scheduler::LeaderFlags;
 use crate::flags;
+
+/// Where its health is served by default.
+const PORT: u16 = 10257;
 
 #[derive(clap::Args, Debug)]
 pub struct ControllerManager {
@@ -18,6 +21,8 @@ pub struct ControllerManager {
     client: ClientFlags,
     #[command(flatten)]
     leader: LeaderFlags,
+    #[command(flatten)]
+    health: HealthFlags,
     /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables the controller named
     /// 'foo', '-foo' disables the controller named 'foo'.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
@@ -73,6 +78,7 @@ impl ControllerManager {
         let Self {
             client,
             leader,
+            health,
             controllers,
             allocate_node_cidrs,
             cluster_cidr,
@@ -135,7 +141,8 @@ impl ControllerManager {
         };
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kube-controller-manager")?;
-            Ok(controllers::run(client, config, shutdown).await?)
+            let work = controllers::run(client, config, shutdown.clone());
+            Ok(health.beside(PORT, shutdown, work).await?)
         })
     }
 }

@@ -102,6 +102,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     let all = std::iter::once(OsString::from("skiff")).chain(rest);
     let matches = Skiff::command().try_get_matches_from(all)?;
+    flags::remember(&Skiff::command(), &matches);
     Ok(Skiff::from_arg_matches(&matches)?.command)
 }
 

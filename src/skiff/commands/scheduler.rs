@@ -8,8 +8,11 @@ use anyhow::Context;
 use clap::ArgAction;
 use cluster::scheduler::{self, SchedulerConfig};
 
-use super::runtime::{self, ClientFlags, Common};
+use super::runtime::{self, ClientFlags, Common, HealthFlags};
 use crate::flags;
+
+/// Where its health is served by default.
+const PORT: u16 = 10259;
 
 /// Flags of components of which one at a time works.
 #[derive(clap::Args, Debug)]
@@ -34,6 +37,8 @@ pub struct Scheduler {
     client: ClientFlags,
     #[command(flatten)]
     leader: LeaderFlags,
+    #[command(flatten)]
+    health: HealthFlags,
     /// The path to the configuration file (KubeSchedulerConfiguration). It takes the place of the leader election flags.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -49,6 +54,7 @@ impl Scheduler {
         let Self {
             mut client,
             leader,
+            health,
             config,
             pod_max_in_unschedulable_pods_duration,
             common,
@@ -80,7 +86,8 @@ impl Scheduler {
         config.pod_max_unschedulable = pod_max_in_unschedulable_pods_duration;
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kube-scheduler")?;
-            Ok(scheduler::run(client, config, shutdown).await?)
+            let work = scheduler::run(client, config, shutdown.clone());
+            Ok(health.beside(PORT, shutdown, work).await?)
         })
     }
 }

@@ -60,6 +60,51 @@ async fn unknown_paths_and_methods_are_refused_as_upstream_does() {
 }
 
 #[tokio::test]
+async fn routes_are_for_get_and_handlers_for_any_method() {
+    let harness = Harness::real().await;
+    let client = harness.client(Some(&harness.admin())).await;
+    for (method, path, code) in [
+        ("HEAD", "/api/v1/namespaces", 405),
+        ("HEAD", "/api/v1/namespaces/default", 405),
+        ("HEAD", "/api/v1/nosuch", 404),
+        ("HEAD", "/apis/apps/v1", 405),
+        ("HEAD", "/version", 405),
+        ("HEAD", "/api", 405),
+        ("HEAD", "/apis", 200),
+        ("POST", "/apis/apps", 200),
+        ("HEAD", "/healthz", 200),
+        ("POST", "/livez/etcd", 200),
+        ("OPTIONS", "/api/v1/namespaces", 405),
+        // Passed on, had the pod been there.
+        ("OPTIONS", "/api/v1/namespaces/default/pods/x/proxy/", 404),
+    ] {
+        let answer = client.send(method, path, &[], "").await;
+        assert_eq!(answer.code, code, "{method} {path}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn a_server_tells_what_it_is_and_how_its_checks_went() {
+    let harness = Harness::start().await;
+    let client = harness.client(Some(&harness.admin())).await;
+    let text = client.get("/statusz").await.text();
+    assert!(text.contains("\nBinary version: 1.37.0\n"), "{text}");
+    let accept = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
+    let flags = client
+        .send("GET", "/flagz", &[("accept", accept)], "")
+        .await;
+    assert_eq!(flags.json()["kind"], "Flagz");
+    let refused = client.send("GET", "/flagz", &[("accept", "application/json")], "");
+    assert_eq!(refused.await.code, 406);
+    client.get("/livez").await;
+    let text = client.get("/metrics/slis").await.text();
+    let line = r#"kubernetes_healthchecks_total{name="etcd",status="success",type="livez"} 1"#;
+    assert!(text.contains(line), "{text}");
+    let text = client.get("/metrics").await.text();
+    assert!(text.contains("git_version=\"v1.37.0\""), "{text}");
+}
+
+#[tokio::test]
 async fn discovery_is_served_in_both_forms_and_not_twice() {
     let harness = Harness::start().await;
     let client = harness.client(Some(&harness.admin())).await;

@@ -258,19 +258,21 @@ async fn component_statuses_are_a_table_for_kubectl() {
     let path = "/api/v1/componentstatuses";
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
     let headers = [("accept", table)];
-    for path in [path, "/api/v1/componentstatuses/etcd-0"] {
+    for (path, at) in [(path, 2), ("/api/v1/componentstatuses/etcd-0", 0)] {
         let answer = server
             .ask(Method::GET, path, &headers, "")
             .await
             .expect(200);
         assert_eq!(answer["kind"], "Table");
         assert_eq!(answer["columnDefinitions"][1]["name"], "Status");
-        assert_eq!(
-            answer["rows"][0]["cells"],
-            json!(["etcd-0", "Healthy", "ok", ""])
-        );
-        assert_eq!(answer["rows"][0]["object"]["metadata"]["name"], "etcd-0");
+        let row = &answer["rows"][at];
+        assert_eq!(row["cells"], json!(["etcd-0", "Healthy", "ok", ""]));
+        assert_eq!(row["object"]["metadata"]["name"], "etcd-0");
     }
     let plain = server.get(path).await.expect(200);
     assert_eq!(plain["kind"], "ComponentStatusList");
+    let names = ["controller-manager", "scheduler", "etcd-0"];
+    for (item, name) in plain["items"].as_array().expect("items").iter().zip(names) {
+        assert_eq!(item["metadata"]["name"], name);
+    }
 }
