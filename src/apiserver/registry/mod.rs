@@ -592,7 +592,11 @@ impl Backend for Registry {
             true => info.namespace.as_str(),
             false => "",
         };
-        let key = kind.key(namespace, &info.name);
+        // What is created has no watch of its own yet.
+        let key = match info.name.as_str() {
+            "" => Bytes::new(),
+            name => kind.key(namespace, name),
+        };
         kind.started_cache()
             .map_or(0, |cache| cache.interested(&kind.scope(namespace), &key))
     }

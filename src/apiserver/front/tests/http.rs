@@ -80,6 +80,10 @@ async fn routes_are_for_get_and_handlers_for_any_method() {
     ] {
         let answer = client.send(method, path, &[], "").await;
         assert_eq!(answer.code, code, "{method} {path}: {}", answer.text());
+        if method == "HEAD" {
+            assert!(answer.body.is_empty(), "{path}");
+            assert_ne!(answer.header("content-length"), "", "{path}");
+        }
     }
 }
 
