@@ -34,7 +34,8 @@ impl Plugin for ServiceAccount {
 
     async fn admit(&self, attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), Status> {
         if meta::annotation(pod, MIRROR).is_some() {
-            return Ok(());
+            // Nothing is put into it, so it is looked at here, before what others refuse.
+            return self.validate(attributes, Some(pod)).await;
         }
         let mut account = text(pod, &["spec", "serviceAccountName"]).to_owned();
         if account.is_empty() {

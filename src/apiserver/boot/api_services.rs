@@ -17,6 +17,7 @@ use apimachinery::{Status, Value, meta, time};
 use serde_json::json;
 
 use super::objects;
+use crate::kinds::api_services::available;
 use crate::kinds::tree::{at, flag, has, items, object_mut, semantically_equal, text};
 use crate::registry::Registry;
 use crate::registry::codec;
@@ -162,16 +163,6 @@ fn is_unsaid(service: &Value) -> bool {
         && !items(service, &["status", "conditions"])
             .iter()
             .any(is_said)
-}
-
-fn available(now: &str) -> Value {
-    json!({
-        "type": "Available",
-        "status": "True",
-        "reason": "Local",
-        "message": "Local APIServices are always available",
-        "lastTransitionTime": now,
-    })
 }
 
 /// What another write comes before is left for the pass that this write causes.

@@ -1,10 +1,30 @@
 //! APIServices: which server answers for a group and version (`kube-aggregator/pkg/apis/apiregistration/validation`).
 
 use apimachinery::field::ErrorList;
-use apimachinery::{Value, meta, name};
+use apimachinery::{Value, meta, name, time};
+use serde_json::json;
 
 use super::check::Node;
-use super::tree::at;
+use super::tree::{at, has, object_mut};
+
+/// The condition of an APIService that this server answers for itself.
+pub fn available(now: &str) -> Value {
+    json!({
+        "type": "Available",
+        "status": "True",
+        "reason": "Local",
+        "message": "Local APIServices are always available",
+        "lastTransitionTime": now,
+    })
+}
+
+/// A local one is available as soon as it is there.
+pub fn begin(object: &mut Value) {
+    if !has(object, &["spec", "service"]) {
+        let conditions = json!([available(&time::now_text())]);
+        object_mut(object, &["status"]).insert("conditions".to_owned(), conditions);
+    }
+}
 
 /// `ValidateAPIService`.
 pub fn service(object: &Value) -> ErrorList {
@@ -63,7 +83,6 @@ pub fn service(object: &Value) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn an_api_service_is_called_as_what_it_serves() {

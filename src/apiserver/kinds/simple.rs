@@ -6,7 +6,7 @@ use apimachinery::field::ErrorList;
 use super::check::Node;
 use super::object_meta::{NameRule, dns_label, dns_subdomain};
 use super::{api_services, apps, devices, networking, nodes, storage};
-use crate::registry::strategy::{Change, Strategy};
+use crate::registry::strategy::{Change, Strategy, default_prepare_create};
 
 /// A kind told by its answers.
 pub struct Simple {
@@ -17,11 +17,14 @@ pub struct Simple {
     validate: fn(&Value) -> ErrorList,
     frozen: &'static [&'static str],
     bare_status: bool,
+    begins: fn(&mut Value),
 }
 
 fn nothing(_object: &Value) -> ErrorList {
     ErrorList::new()
 }
+
+fn as_sent(_object: &mut Value) {}
 
 impl Simple {
     const fn new(group: &'static str, plural: &'static str) -> Self {
@@ -33,7 +36,14 @@ impl Simple {
             validate: nothing,
             frozen: &[],
             bare_status: false,
+            begins: as_sent,
         }
+    }
+
+    /// What a new object has by itself.
+    const fn beginning(mut self, with: fn(&mut Value)) -> Self {
+        self.begins = with;
+        self
     }
 
     /// What an object must be like.
@@ -91,6 +101,11 @@ impl Strategy for Simple {
         self.unconditional
     }
 
+    fn prepare_create(&self, change: &Change<'_>, object: &mut Value) {
+        default_prepare_create(self.status_fields(), change, object);
+        (self.begins)(object);
+    }
+
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
         (self.validate)(object)
     }
@@ -121,6 +136,7 @@ const STORAGE: &str = "storage.k8s.io";
 pub static API_SERVICES: Simple = Simple::new("apiregistration.k8s.io", "apiservices")
     .with_version_only()
     .with_bare_status()
+    .beginning(api_services::begin)
     .checked(api_services::service);
 pub static CSI_NODES: Simple = Simple::new(STORAGE, "csinodes")
     .with_version_only()

@@ -104,10 +104,8 @@ pub trait Strategy: Send + Sync + 'static {
     }
 
     fn prepare_create(&self, change: &Change<'_>, object: &mut Value) {
-        if change.resource.subresource("status").is_some() && !self.keeps_status_on_create() {
-            for field in self.status_fields() {
-                set(object, field, zero_field(change.resource.schema, field));
-            }
+        if !self.keeps_status_on_create() {
+            default_prepare_create(self.status_fields(), change, object);
         }
     }
 
@@ -242,6 +240,19 @@ impl Strategy for Plain {
 pub fn keep_metadata(new: &mut Value, old: &Value) {
     for field in ["annotations", "finalizers", "labels", "ownerReferences"] {
         restore(&mut new["metadata"], &old["metadata"], field);
+    }
+}
+
+/// What a create does to the status fields of a kind with a status of its own: they begin with nothing.
+pub fn default_prepare_create(
+    status_fields: &[&'static str],
+    change: &Change<'_>,
+    object: &mut Value,
+) {
+    if change.resource.subresource("status").is_some() {
+        for field in status_fields {
+            set(object, field, zero_field(change.resource.schema, field));
+        }
     }
 }
 

@@ -271,6 +271,9 @@ async fn a_node_labels_itself_with_what_is_a_kubelets_alone() {
 #[tokio::test]
 async fn a_node_makes_mirrors_of_its_own_pods_alone() {
     let harness = Harness::real().await;
+    let admin = harness.client(Some(&harness.admin())).await;
+    let account = json!({"metadata": {"name": "default"}});
+    made(&admin, &format!("{DEFAULT}/serviceaccounts"), account).await;
     let identity = harness.authority.client("system:node:n1", "system:nodes");
     let kubelet = harness.client(Some(&identity)).await;
     let node = made(&kubelet, "/api/v1/nodes", node(json!({}))).await;
@@ -313,7 +316,7 @@ async fn a_node_makes_mirrors_of_its_own_pods_alone() {
             altered(&|pod| {
                 pod["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": "x"}}])
             }),
-            "node \"n1\" can not create pods that reference secrets",
+            "a mirror pod may not reference secrets",
         ),
         (
             altered(&|pod| {
