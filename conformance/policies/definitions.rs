@@ -96,7 +96,6 @@ async fn the_status_of_a_definition_is_read_updated_and_patched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "what is stored does not get later defaults when it is read"]
 async fn defaults_apply_to_requests_and_to_what_is_stored() {
     let cluster = Cluster::join().await;
     let schema =
