@@ -403,7 +403,9 @@ fn traffic(service: &Value, spec: &Path, errors: &mut ErrorList) {
     let internal = at(service, &["spec", "internalTrafficPolicy"]);
     let path = spec.child("internalTrafficPolicy");
     match internal.as_str() {
-        None if type_of(service) != "ExternalName" => errors.push(Error::required(&path, "")),
+        None if matches!(type_of(service), "ClusterIP" | "NodePort" | "LoadBalancer") => {
+            errors.push(Error::required(&path, ""));
+        }
         None | Some("Cluster" | "Local") => {}
         Some(other) => errors.push(Error::not_supported(&path, other, &["Cluster", "Local"])),
     }
