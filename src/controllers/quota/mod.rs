@@ -3,6 +3,9 @@
 //! Admission adds what a new object uses when it lets it in; this controller counts anew when something went, or the
 //! quota changed, and from time to time. Counting waits a little after a change, so that the caches have what
 //! admission counted already.
+//!
+//! **Invariant:** whatever changes `used`, it is counted once more after `SETTLE`. An object that admission let in may
+//! never be written (its name is taken, who asked is gone), and one that is counted may be written a moment later.
 
 mod usage;
 
@@ -48,6 +51,8 @@ const WORKERS: usize = 5;
 const RESYNC: Duration = Duration::from_secs(5 * 60);
 /// How long after a change it is counted.
 const GATHER: Duration = Duration::from_millis(500);
+/// How long after its use changed a quota is counted once more; a busy one so often at most.
+const SETTLE: Duration = Duration::from_secs(5);
 /// How long the objects of a resource may take to be listed; a quota that counts them is tried again later.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Resources that are counted by their bare name too.
@@ -208,13 +213,14 @@ impl Observed {
         let to = self.clone();
         self.quotas.add_handler(move |change| {
             let Some(new) = &change.new else { return };
-            // Admission writes `used`; that needs no counting.
-            if change
-                .old
-                .as_ref()
-                .is_none_or(|old| old.spec != new.spec || new.status.hard != new.spec.hard)
-            {
-                to.queue.add(change.key.to_string());
+            let key = change.key.to_string();
+            match &change.old {
+                Some(old) if old.spec == new.spec && new.status.hard == new.spec.hard => {
+                    if old.status.used != new.status.used {
+                        to.queue.add_after(key, SETTLE);
+                    }
+                }
+                _ => to.queue.add(key),
             }
         });
         let to = self.clone();
@@ -344,7 +350,15 @@ impl Observed {
         informer.add_index(BY_NAMESPACE, |one| vec![one.metadata.namespace.clone()]);
         let synced = tokio::time::timeout(PATIENCE, informer.wait_synced()).await;
         synced.map_err(|_| ClientError::Timeout(PATIENCE))?;
-        if self.known.lock().insert((resource.group, resource.plural)) {
+        self.follow(resource, &informer);
+        Ok(Some(informer.count_by_index(BY_NAMESPACE, namespace)))
+    }
+
+    /// Counts anew when an object of a counted resource goes.
+    fn follow(self: &Arc<Self>, resource: &'static Resource, informer: &Informer<Metadata>) {
+        // Held until the handler is there: who finds the resource known counts on being told of what goes after.
+        let mut known = self.known.lock();
+        if known.insert((resource.group, resource.plural)) {
             let to = self.clone();
             informer.add_handler(move |change| {
                 if change.is_deleted() {
@@ -352,7 +366,6 @@ impl Observed {
                 }
             });
         }
-        Ok(Some(informer.count_by_index(BY_NAMESPACE, namespace)))
     }
 
     async fn find(
@@ -409,17 +422,41 @@ mod tests {
     use client::fake::Server;
     use tokio_util::sync::CancellationToken;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_quota_counts_what_its_namespace_uses_and_what_goes_is_given_back() {
-        let server = Server::default();
+    fn start(server: &Server) -> tokio_util::sync::DropGuard {
         let config = crate::ControllersConfig {
             controllers: vec!["resourcequota-controller".into()],
             leader_elect: false,
             ..crate::ControllersConfig::default()
         };
         let shutdown = CancellationToken::new();
-        let _guard = shutdown.clone().drop_guard();
-        tokio::spawn(crate::run(server.client(), config, shutdown));
+        tokio::spawn(crate::run(server.client(), config, shutdown.clone()));
+        shutdown.drop_guard()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_admission_counted_and_nobody_wrote_is_given_back() {
+        let server = Server::default();
+        let _guard = start(&server);
+        let map = json!({"metadata": {"name": "m", "namespace": "n"}});
+        server.put(&api::r::CONFIGMAPS, map);
+        let quota = |used: &str| json!({"hard": {"count/configmaps": "9"}, "used": {"count/configmaps": used}});
+        let mut object = json!({"metadata": {"name": "q", "namespace": "n"}});
+        object["spec"] = json!({"hard": {"count/configmaps": "9"}});
+        server.put(&RESOURCEQUOTAS, object.clone());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let status = || server.get(&RESOURCEQUOTAS, "n/q").unwrap()["status"].clone();
+        assert_eq!(status(), quota("1"));
+        // Let in by admission, and then its name was taken.
+        object["status"] = quota("2");
+        server.put(&RESOURCEQUOTAS, object);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(status(), quota("1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quota_counts_what_its_namespace_uses_and_what_goes_is_given_back() {
+        let server = Server::default();
+        let _guard = start(&server);
         for name in ["a", "b"] {
             server.put(
                 &PODS,
