@@ -82,7 +82,11 @@ impl Plugin for ResourceQuota {
         }
         let _turn = attributes.registry.admission.ledger.0.lock().await;
         for quota in &concerned {
-            check(attributes, quota, &delta)?;
+            // Refused is only what the quota as it is stored refuses: the cache may be behind.
+            if check(attributes, quota, &delta).is_err() {
+                let alter = |fresh: &mut Value| check(attributes, fresh, &delta);
+                modify(attributes, quota, true, alter).await?;
+            }
         }
         for quota in concerned {
             charge(attributes, quota, &delta).await?;
@@ -255,14 +259,6 @@ fn check(attributes: &Attributes<'_>, quota: &Value, delta: &Amounts) -> Result<
 
 /// Adds what is asked for to a quota's `status.used`, unless it does not fit any more.
 async fn charge(attributes: &Attributes<'_>, quota: &Value, delta: &Amounts) -> Result<(), Status> {
-    let change = Change {
-        registry: attributes.registry,
-        request: attributes.request,
-        resource: &api::r::RESOURCEQUOTAS,
-        subresource: "status",
-        namespace: attributes.namespace,
-        dry_run: attributes.dry_run,
-    };
     let alter = |fresh: &mut Value| {
         check(attributes, fresh, delta)?;
         let mut used: BTreeMap<String, Quantity> = amounts(at(fresh, &["status", "used"]))
@@ -278,6 +274,24 @@ async fn charge(attributes: &Attributes<'_>, quota: &Value, delta: &Amounts) -> 
             status.insert(resource, amount.to_string().into());
         }
         Ok(())
+    };
+    modify(attributes, quota, attributes.dry_run, alter).await
+}
+
+/// Alters a quota's status as it is stored; a dry run only asks whether that can be done.
+async fn modify(
+    attributes: &Attributes<'_>,
+    quota: &Value,
+    dry_run: bool,
+    alter: impl Fn(&mut Value) -> Result<(), Status>,
+) -> Result<(), Status> {
+    let change = Change {
+        registry: attributes.registry,
+        request: attributes.request,
+        resource: &api::r::RESOURCEQUOTAS,
+        subresource: "status",
+        namespace: attributes.namespace,
+        dry_run,
     };
     match attributes
         .registry
