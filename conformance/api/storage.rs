@@ -55,20 +55,13 @@ fn attachment() -> serde_json::Value {
     }})
 }
 
-/// A server without the controller that takes away attachments which no pod needs.
-async fn without_detaching() -> Cluster {
-    let controllers = "*,-persistentvolume-attach-detach-controller";
-    Cluster::start(&["--controllers", controllers]).await
-}
-
-pub async fn attachments_live(_: &Cluster) {
+pub async fn attachments_live(cluster: &Cluster) {
     Lifecycle::of(VOLUME_ATTACHMENT, attachment())
-        .live(&without_detaching().await, None)
+        .live(cluster, None)
         .await;
 }
 
-pub async fn an_attachments_status_is_written(_: &Cluster) {
-    let cluster = without_detaching().await;
+pub async fn an_attachments_status_is_written(cluster: &Cluster) {
     let attachments = cluster.all(VOLUME_ATTACHMENT);
     let mut object = attachment();
     object["metadata"] = json!({"name": "attachment"});

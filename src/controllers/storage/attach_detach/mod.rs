@@ -280,7 +280,7 @@ impl Manager {
             .iter()
             .filter(|(_, one)| plan::is_exclusive(&one.volume))
         {
-            let attachments = self.attachments.by_index(BY_VOLUME, name);
+            let attachments = self.ours(BY_VOLUME, name);
             let attached = attachments.iter().any(|other| other.spec.node_name != node);
             if attached || self.is_promised(name, node) {
                 let claim = one.volume.spec.claim_ref.clone().unwrap_or_default();
@@ -296,6 +296,13 @@ impl Manager {
             }
         }
         elsewhere
+    }
+
+    /// The attachments under a value of an index that were made here.
+    fn ours(&self, index: &str, value: &str) -> Vec<Arc<VolumeAttachment>> {
+        let mut attachments = self.attachments.by_index(index, value);
+        attachments.retain(|one| plan::is_ours(one, self.volumes.get(one.volume()).as_deref()));
+        attachments
     }
 
     /// Whether another node is being given the volume, which the cache does not show yet.
@@ -318,7 +325,7 @@ impl Manager {
 
     async fn reconcile(&self, name: &str) -> Result<Requeue, ClientError> {
         let node = self.nodes.get(name);
-        let attachments = self.attachments.by_index(BY_NODE, name);
+        let attachments = self.ours(BY_NODE, name);
         let wanted = node
             .as_ref()
             .map(|node| self.wanted(node))

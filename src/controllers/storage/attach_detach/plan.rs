@@ -96,6 +96,22 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     format!("csi-{hex}")
 }
 
+/// Whether this controller made the attachment: it has the name that one gets here. Others' are nobody's to delete.
+pub fn is_ours(attachment: &VolumeAttachment, volume: Option<&Volume>) -> bool {
+    let name = &attachment.metadata.name;
+    match volume.and_then(|volume| volume.spec.csi["volumeHandle"].as_str()) {
+        Some(handle) => {
+            let spec = &attachment.spec;
+            *name == attachment_name(&spec.attacher, handle, &spec.node_name)
+        }
+        // Its volume is gone, and the handle with it.
+        None => name.strip_prefix("csi-").is_some_and(|digest| {
+            let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            digest.len() == 2 * Sha256::output_size() && digest.bytes().all(is_hex)
+        }),
+    }
+}
+
 /// Whether pods of this node get their volumes attached here.
 pub fn is_managed(node: &Node) -> bool {
     node.metadata.annotations.get(MANAGED).map(String::as_str) == Some("true")
@@ -455,6 +471,24 @@ mod tests {
         // echo -n hdn | sha256sum
         let digest = Sha256::digest(b"hdn");
         assert!(name.ends_with(&format!("{:02x}", digest[31])));
+    }
+
+    #[test]
+    fn an_attachment_is_ours_by_its_name() {
+        let volume = volume("a", "ReadWriteOnce");
+        let ours = attachment_name("d", "h-a", "n");
+        let others = attachment_name("d", "h-b", "n");
+        for (name, volume, expected) in [
+            (ours.as_str(), Some(&*volume), true),
+            (&others, Some(&*volume), false),
+            ("va-a", Some(&*volume), false),
+            (&others, None, true),
+            ("csi-a", None, false),
+            ("va-a", None, false),
+        ] {
+            let one = attachment("a", json!({}), json!({"name": name}));
+            assert_eq!(is_ours(&one, volume), expected, "{name}");
+        }
     }
 
     #[test]

@@ -138,15 +138,34 @@ async fn a_controller_started_anew_detaches_what_was_left_behind() {
     set_up(&server);
     // Of a node that is gone, of one where no pod needs it, of a driver that never answered.
     for node in ["gone", "n1"] {
-        server.put(
-            &VOLUMEATTACHMENTS,
-            json!({"metadata": {"name": format!("a-{node}")}, "spec": {
-            "attacher": "d", "nodeName": node, "source": {"persistentVolumeName": "pv"}}}),
-        );
+        put_attachment(&server, &attachment_name("d", "h", node), node);
     }
     let _guard = start(&server, &["attachdetach"]);
     seconds(2).await;
     assert!(on(&server).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_attached_is_theirs() {
+    let server = Server::default();
+    set_up(&server);
+    put_attachment(&server, "by-hand", "n2");
+    put_pod(&server, "p1", "n1");
+    let _guard = start(&server, &["attachdetach"]);
+    seconds(2).await;
+    answer(&server, json!({"attached": true}));
+    seconds(3600).await;
+    let mut nodes = on(&server);
+    nodes.sort();
+    assert_eq!(nodes, ["n1", "n2"]);
+}
+
+fn put_attachment(server: &Server, name: &str, node: &str) {
+    server.put(
+        &VOLUMEATTACHMENTS,
+        json!({"metadata": {"name": name}, "spec": {
+        "attacher": "d", "nodeName": node, "source": {"persistentVolumeName": "pv"}}}),
+    );
 }
 
 #[tokio::test(start_paused = true)]
