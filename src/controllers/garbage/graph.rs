@@ -153,6 +153,22 @@ impl Graph {
             .collect()
     }
 
+    /// The owners of an object that are here, but in another namespace than it.
+    pub fn misplaced(&self, uid: &str) -> Vec<OwnerReference> {
+        let Some(object) = self.objects.get(uid) else {
+            return Vec::new();
+        };
+        let is_misplaced = |owner: &&OwnerReference| {
+            let namespace = self
+                .objects
+                .get(&owner.uid)
+                .map_or("", |found| &found.meta.namespace);
+            !namespace.is_empty() && namespace != object.meta.namespace
+        };
+        let owners = object.meta.owner_references.iter();
+        owners.filter(is_misplaced).cloned().collect()
+    }
+
     /// Whether the owner is known, where the dependent may have it: in its namespace, or in none.
     fn is_here(&self, dependent: &str, owner: &OwnerReference) -> bool {
         let Some(found) = self.objects.get(&owner.uid) else {
@@ -372,7 +388,16 @@ mod tests {
     fn an_owner_in_another_namespace_is_none() {
         let mut elsewhere = object("rs", &[], &[], false);
         elsewhere.meta.namespace = "other".into();
-        let graph = graph(vec![elsewhere, object("p", &["rs"], &[], false)]);
+        let mut node = object("node", &[], &[], false);
+        node.meta.namespace = String::new();
+        let graph = graph(vec![
+            elsewhere,
+            node,
+            object("p", &["rs"], &[], false),
+            object("q", &["node"], &[], false),
+        ]);
+        assert_eq!(graph.misplaced("p"), [owner("rs")]);
+        assert_eq!(graph.misplaced("q"), []);
         assert_eq!(
             graph.plan("p", |_| false),
             [Action::Delete { foreground: false }]

@@ -10,10 +10,11 @@ mod graph;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use api::view::OwnerReference;
-use apimachinery::Value;
+use apimachinery::{Value, meta::join_group_version};
 use async_trait::async_trait;
 use client::{
     Client, ClientError, DeleteOptions, Patch, Propagation, WriteOptions,
+    events::{EventKind, ObjectReference, Recorder},
     workqueue::{self, Queue, Requeue},
 };
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use crate::{Context, Controller, objects::Metadata};
 use graph::{Action, Graph, Object};
 
+const NAME: &str = "garbage-collector-controller";
 /// Objects looked at at a time (`--concurrent-gc-syncs`).
 const WORKERS: usize = 20;
 /// Absent owners remembered, as upstream's absentOwnerCache.
@@ -34,8 +36,9 @@ struct Collector {
     client: Client,
     graph: Mutex<Graph>,
     queue: Queue<String>,
-    /// Uids of owners that the server said are not there, and when.
-    absent: Mutex<HashMap<String, Instant>>,
+    /// Owners that the server said are not there, and when: the namespace that was asked, and the uid.
+    absent: Mutex<HashMap<(String, String), Instant>>,
+    recorder: Recorder,
     /// The followed resource of each group and kind.
     kinds: Mutex<HashMap<(&'static str, &'static str), &'static api::Resource>>,
     /// Rung when an owner is of a kind that is not followed.
@@ -45,7 +48,7 @@ struct Collector {
 #[async_trait]
 impl Controller for GarbageCollector {
     fn name(&self) -> &'static str {
-        "garbage-collector-controller"
+        NAME
     }
 
     fn aliases(&self) -> &'static [&'static str] {
@@ -58,6 +61,7 @@ impl Controller for GarbageCollector {
             graph: Mutex::default(),
             queue: Queue::default(),
             absent: Mutex::default(),
+            recorder: context.recorder(NAME),
             kinds: Mutex::default(),
             unknown_kind: Arc::default(),
         });
@@ -121,18 +125,20 @@ impl Collector {
     }
 
     async fn reconcile(&self, uid: &str) -> Result<Requeue, ClientError> {
-        let (object, unknown) = {
+        let (object, unknown, misplaced) = {
             let graph = self.graph.lock();
             let Some(object) = graph.get(uid).cloned() else {
                 return Ok(Requeue::No);
             };
-            let unknown = if object.meta.is_deleting() {
-                Vec::new()
+            if object.meta.is_deleting() {
+                (object, Vec::new(), Vec::new())
             } else {
-                graph.unknown_owners(uid)
-            };
-            (object, unknown)
+                (object, graph.unknown_owners(uid), graph.misplaced(uid))
+            }
         };
+        for owner in misplaced {
+            self.tell_misplaced(&object, &owner);
+        }
         let mut found = Vec::new();
         for owner in unknown {
             if self.exists(&object, &owner).await? {
@@ -156,9 +162,6 @@ impl Collector {
         dependent: &Object,
         owner: &OwnerReference,
     ) -> Result<bool, ClientError> {
-        if self.absent.lock().contains_key(&owner.uid) {
-            return Ok(false);
-        }
         let (group, version) = apimachinery::meta::group_version(&owner.api_version);
         let followed = self
             .kinds
@@ -176,6 +179,11 @@ impl Collector {
             return Ok(true);
         }
         let namespace = if resource.namespaced { namespace } else { "" };
+        // What is not in one namespace may be in another.
+        let asked = (namespace.to_string(), owner.uid.clone());
+        if self.absent.lock().contains_key(&asked) {
+            return Ok(false);
+        }
         match self
             .client
             .metadata_only()
@@ -192,12 +200,32 @@ impl Collector {
             && let Some(oldest) = absent
                 .iter()
                 .min_by_key(|(_, at)| **at)
-                .map(|(uid, _)| uid.clone())
+                .map(|(asked, _)| asked.clone())
         {
             absent.remove(&oldest);
         }
-        absent.insert(owner.uid.clone(), Instant::now());
+        absent.insert(asked, Instant::now());
         Ok(false)
+    }
+
+    /// Says on the dependent that its owner is in another namespace, so that it is none (reportInvalidNamespaceOwnerRef).
+    fn tell_misplaced(&self, object: &Object, owner: &OwnerReference) {
+        let Object { resource, meta } = object;
+        let dependent = ObjectReference {
+            api_version: join_group_version(resource.group, resource.version),
+            kind: resource.kind.into(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            ..ObjectReference::default()
+        };
+        let message = format!(
+            "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
+            owner.api_version, owner.kind, meta.namespace, owner.name, owner.uid, meta.namespace
+        );
+        let reason = "OwnerRefInvalidNamespace";
+        self.recorder
+            .event(&dependent, EventKind::Warning, reason, message);
     }
 
     async fn apply(&self, object: &Object, action: Action) -> Result<(), ClientError> {
