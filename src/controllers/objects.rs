@@ -336,3 +336,33 @@ impl Pod {
         condition(&self.status.conditions, "Ready").is_some_and(|ready| ready.status == "True")
     }
 }
+/// A LabelSelector as upstream's messages print one.
+pub fn printed_selector(selector: &Value) -> String {
+    if !selector.is_object() {
+        return "nil".into();
+    }
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let labels: String = labels
+        .map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or("")))
+        .collect();
+    let rules = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let rules: String = rules
+        .map(|rule| {
+            let text = |field: &str| rule[field].as_str().unwrap_or("");
+            let values = rule["values"].as_array().into_iter().flatten();
+            let values: Vec<&str> = values.filter_map(Value::as_str).collect();
+            format!(
+                "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{}],}},",
+                text("key"),
+                text("operator"),
+                values.join(" ")
+            )
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{rules}}},}}"
+    )
+}

@@ -14,6 +14,9 @@ use super::{
 const RESOURCE: &str = "/apis/metrics.k8s.io/v1beta1";
 const CUSTOM: &str = "/apis/custom.metrics.k8s.io/v1beta2";
 const EXTERNAL: &str = "/apis/external.metrics.k8s.io/v1beta1";
+/// What a server answers for a path it knows nothing of.
+const UNKNOWN_PATH: &str = "404 page not found";
+const NO_CUSTOM: &str = "no custom metrics API (custom.metrics.k8s.io) registered";
 /// Window of a sample that names none.
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -32,7 +35,8 @@ pub async fn of_resource(
         "{RESOURCE}/namespaces/{namespace}/pods?labelSelector={}",
         encoded(selector)
     );
-    let list: Value = get(client, &path, "resource metrics API").await?;
+    let absent = missing("pods.metrics.k8s.io");
+    let list: Value = get(client, &path, "resource metrics API", &absent).await?;
     let samples = pods_usage(&list, resource, container)?;
     if samples.is_empty() {
         return Err("no metrics returned from resource metrics API".into());
@@ -84,7 +88,7 @@ pub async fn of_pods(
         encoded(selector),
         encoded(metric_selector)
     );
-    let list: Value = get(client, &path, "custom metrics API").await?;
+    let list: Value = get(client, &path, "custom metrics API", NO_CUSTOM).await?;
     let mut samples = Samples::new();
     for item in items(&list) {
         let name = item["describedObject"]["name"].as_str().unwrap_or("");
@@ -115,7 +119,7 @@ pub async fn of_object(
         "{CUSTOM}/namespaces/{namespace}/{resource}/{name}/{metric}?metricLabelSelector={}",
         encoded(metric_selector)
     );
-    let list: Value = get(client, &path, "custom metrics API").await?;
+    let list: Value = get(client, &path, "custom metrics API", NO_CUSTOM).await?;
     let first = items(&list)
         .next()
         .and_then(|item| item["value"].as_str().and_then(milli));
@@ -136,7 +140,8 @@ pub async fn of_external(
         "{EXTERNAL}/namespaces/{namespace}/{metric}?labelSelector={}",
         encoded(metric_selector)
     );
-    let list: Value = get(client, &path, "external metrics API").await?;
+    let absent = missing(&format!("{metric}.external.metrics.k8s.io"));
+    let list: Value = get(client, &path, "external metrics API", &absent).await?;
     let values: Vec<i64> = items(&list)
         .filter_map(|item| item["value"].as_str().and_then(milli))
         .collect();
@@ -146,11 +151,20 @@ pub async fn of_external(
     Ok(values.iter().sum())
 }
 
-async fn get(client: &Client, path: &str, api: &str) -> Result<Value, String> {
-    client
-        .get_path(path)
-        .await
-        .map_err(|error: ClientError| format!("unable to fetch metrics from {api}: {error}"))
+/// `absent` is what is said when nobody serves the API.
+async fn get(client: &Client, path: &str, api: &str, absent: &str) -> Result<Value, String> {
+    client.get_path(path).await.map_err(|error: ClientError| {
+        let why = match error.to_string() {
+            why if error.is_not_found() && why.trim_end() == UNKNOWN_PATH => absent.to_string(),
+            why => why,
+        };
+        format!("unable to fetch metrics from {api}: {why}")
+    })
+}
+
+/// As client-go says it of a resource whose path is unknown.
+fn missing(resource: &str) -> String {
+    format!("the server could not find the requested resource (get {resource})")
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {

@@ -27,7 +27,11 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{
-    Context, Controller, context::synced, discovery, endpoints::BY_NAMESPACE, objects::Pod,
+    Context, Controller,
+    context::synced,
+    discovery,
+    endpoints::BY_NAMESPACE,
+    objects::{Pod, printed_selector},
     writes::write_status,
 };
 use behavior::Memory;
@@ -152,7 +156,7 @@ impl Scaler {
             },
             status: autoscaler.status.clone(),
         };
-        look.status.observed_generation = meta.generation;
+        look.status.observed_generation = (meta.generation > 0).then_some(meta.generation);
         if let Err(why) = self.look(key, &mut look).await {
             tracing::debug!(autoscaler = key, %why, "cannot scale");
         }
@@ -182,7 +186,7 @@ impl Scaler {
         let message = "the HPA controller was able to get the target's current scale";
         look.say("AbleToScale", true, "SucceededGetScale", message);
         let current = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        look.status.current_replicas = scale["status"]["replicas"].as_i64().unwrap_or(0);
+        look.status.current_replicas = current;
         let min = spec.min_replicas.unwrap_or(1);
         let (desired, why) = if current == 0 && min != 0 {
             let message = "scaling is disabled since the replica count of the target is zero";
@@ -277,6 +281,7 @@ impl Scaler {
         let observed = Observed {
             pods: &pods,
             current,
+            there: scale["status"]["replicas"].as_i64().unwrap_or(0),
             tolerance: behavior::tolerance(behavior.as_ref()),
             now: now(),
         };
@@ -413,10 +418,12 @@ impl Scaler {
                 let reason = "FailedGetObjectMetric";
                 let source = metric.object.as_ref().ok_or_else(|| missing(reason))?;
                 let name = &source.metric.name;
-                let (answer, current) = self
-                    .object(namespace, source, observed)
-                    .await
-                    .map_err(|why| (reason, why))?;
+                let (answer, current) =
+                    self.object(namespace, source, observed)
+                        .await
+                        .map_err(|why| {
+                            (reason, format!("failed to get {name} object metric: {why}"))
+                        })?;
                 let described = &source.described_object;
                 let status = json!({
                     "metric": identifier(source), "current": current,
@@ -434,17 +441,21 @@ impl Scaler {
                 let name = &source.metric.name;
                 let wanted = metrics::selector_text(&source.metric.selector);
                 let value = metrics::of_external(&self.client, namespace, name, &wanted).await;
+                let printed = printed_selector(&source.metric.selector);
                 let value = value.map_err(|why| {
-                    (
-                        reason,
-                        format!("unable to get external metric {namespace}/{name}: {why}"),
-                    )
+                    let what = if source.target.average().is_some() {
+                        format!("{name} external metric")
+                    } else {
+                        format!("external metric {name}")
+                    };
+                    let why = format!("failed to get {what}: unable to get external metric {namespace}/{name}/{printed}: {why}");
+                    (reason, why)
                 })?;
                 let (answer, current) = valued(source, value, observed);
                 let status = json!({"metric": identifier(source), "current": current});
                 Ok((
                     answer,
-                    format!("external metric {name}({wanted})"),
+                    format!("external metric {name}({printed})"),
                     json!({"type": "External", "external": status}),
                 ))
             }
@@ -463,8 +474,9 @@ impl Scaler {
         observed: &Observed<'_>,
     ) -> Result<Answer, String> {
         let (name, container) = (&source.name, &source.container);
-        let samples =
-            metrics::of_resource(&self.client, namespace, selector, name, container).await?;
+        let samples = metrics::of_resource(&self.client, namespace, selector, name, container)
+            .await
+            .map_err(|why| format!("unable to get metrics for resource {name}: {why}"))?;
         let goal = match (source.target.average_utilization, source.target.average()) {
             (Some(percent), _) => Goal::Utilization {
                 percent,

@@ -46,7 +46,10 @@ impl Tolerance {
 /// The pods and what there is of them.
 pub struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
+    /// As asked for.
     pub current: i64,
+    /// As there are, by the target's status.
+    pub there: i64,
     pub tolerance: Tolerance,
     pub now: Time,
 }
@@ -313,16 +316,16 @@ pub fn of_value(observed: &Observed<'_>, value: i64, target: i64) -> Answer {
 
 /// The same where the value divided by the replicas should be `target`.
 pub fn of_average(observed: &Observed<'_>, value: i64, target: i64) -> Answer {
-    let usage = value as f64 / (target.max(1) * observed.current.max(1)) as f64;
-    let replicas = if observed.current > 0 && observed.tolerance.holds(usage) {
-        observed.current
+    let usage = value as f64 / (target.max(1) * observed.there.max(1)) as f64;
+    let replicas = if observed.there > 0 && observed.tolerance.holds(usage) {
+        observed.there
     } else {
         (value as f64 / target.max(1) as f64).ceil() as i64
     };
     Answer {
         replicas,
         utilization: None,
-        average: (value as f64 / observed.current.max(1) as f64).ceil() as i64,
+        average: (value as f64 / observed.there.max(1) as f64).ceil() as i64,
     }
 }
 
@@ -369,6 +372,7 @@ mod tests {
         let observed = Observed {
             pods: &all,
             current: i64::try_from(pods.len()).unwrap(),
+            there: i64::try_from(pods.len()).unwrap(),
             tolerance: Tolerance::default(),
             now: now(),
         };
@@ -418,6 +422,7 @@ mod tests {
         let observed = |pods: &'static [Arc<Pod>]| Observed {
             pods,
             current: 1,
+            there: 1,
             tolerance: Tolerance::default(),
             now: now(),
         };
@@ -478,6 +483,7 @@ mod tests {
         let observed = Observed {
             pods: &all,
             current: 2,
+            there: 2,
             tolerance: Tolerance::default(),
             now: now(),
         };
@@ -485,5 +491,12 @@ mod tests {
         assert_eq!(of_value(&observed, 105_000, 100_000).replicas, 2);
         assert_eq!(of_average(&observed, 500_000, 100_000).replicas, 5);
         assert_eq!(of_average(&observed, 210_000, 100_000).replicas, 2);
+        // While the last change is under way, it is shared out among those that are there.
+        let growing = Observed {
+            current: 4,
+            ..observed
+        };
+        let answer = of_average(&growing, 210_000, 100_000);
+        assert_eq!((answer.replicas, answer.average), (2, 105_000));
     }
 }

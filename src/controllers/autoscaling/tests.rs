@@ -138,8 +138,70 @@ async fn without_a_target_or_metrics_nothing_changes_and_the_reason_is_told() {
         condition(&server, "ScalingActive")["reason"],
         "FailedGetResourceMetric"
     );
+    let message = condition(&server, "ScalingActive")["message"].clone();
+    let why = "the HPA was unable to compute the replica count: failed to get cpu utilization: \
+        unable to get metrics for resource cpu: ";
+    assert!(
+        message.as_str().is_some_and(|text| text.starts_with(why)),
+        "{message}"
+    );
     assert_eq!(
         server.get(&DEPLOYMENTS, "n/web").unwrap()["spec"]["replicas"],
         2
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_metric_that_calls_for_most_replicas_decides() {
+    let server = Server::default();
+    let _guard = start(&server);
+    let queue = dynamic::resource(&discovery::Served {
+        group: "external.metrics.k8s.io".into(),
+        version: "v1beta1".into(),
+        resource: "queue".into(),
+        kind: "ExternalMetricValueList".into(),
+        is_namespaced: true,
+        verbs: vec!["get".into()],
+    })
+    .unwrap();
+    let put_queue = |length: &str| {
+        let metadata = json!({"name": "q", "namespace": "n"});
+        server.put(queue, json!({"metadata": metadata, "value": length}));
+    };
+    put_queue("900");
+    server.put(
+        &DEPLOYMENTS,
+        json!({"metadata": {"name": "web", "namespace": "n"}, "spec": {"replicas": 2},
+        "status": {"replicas": 2, "selector": "app=web"}}),
+    );
+    use_cpu(&server, "a", "100m");
+    use_cpu(&server, "b", "100m");
+    let goal = json!({"type": "AverageValue", "averageValue": "300"});
+    server.put(&HORIZONTALPODAUTOSCALERS, json!({
+        "metadata": {"name": "web", "namespace": "n"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 5, "metrics": [
+            {"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "c", "target": {"averageUtilization": 50}}},
+            {"type": "External", "external": {"metric": {"name": "queue"}, "target": goal}}]},
+    }));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(
+        server.get(&DEPLOYMENTS, "n/web").unwrap()["spec"]["replicas"],
+        3
+    );
+    let status = server.get(&HORIZONTALPODAUTOSCALERS, "n/web").unwrap()["status"].clone();
+    let container = json!({"name": "cpu", "container": "c", "current": {"averageUtilization": 10, "averageValue": "100m"}});
+    assert_eq!(
+        status["currentMetrics"],
+        json!([
+            {"type": "ContainerResource", "containerResource": container},
+            {"type": "External", "external": {"metric": {"name": "queue"}, "current": {"averageValue": "450"}}},
+        ])
+    );
+    assert!(status["observedGeneration"].is_null());
+    let message = "New size: 3; reason: external metric queue(nil) above target";
+    let events = server.list(&api::r::EVENTS);
+    assert!(
+        events.iter().any(|event| event["message"] == message),
+        "{events:?}"
     );
 }

@@ -121,7 +121,9 @@ pub struct Policy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    pub observed_generation: i64,
+    /// None while the object counts no generations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<String>,
     pub current_replicas: i64,

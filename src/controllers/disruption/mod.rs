@@ -29,7 +29,7 @@ use crate::{
     Context, Controller,
     context::synced,
     endpoints::BY_NAMESPACE,
-    objects::{Pod, condition},
+    objects::{Pod, condition, printed_selector},
     workloads::selector_of,
     writes::write_status,
 };
@@ -173,6 +173,10 @@ impl Observed {
             match self.scales.expected(&self.client, &pods).await {
                 Ok(scale) => Some(scale),
                 Err(why) => {
+                    let message = format!("Failed to calculate the number of expected pods: {why}");
+                    let reason = "CalculateExpectedPodCountFailed";
+                    self.recorder
+                        .event(&object, EventKind::Warning, reason, message);
                     let status = plan::failed(&budget, &why.to_string(), now());
                     self.write(&budget, &status).await?;
                     return Err(why);
@@ -181,22 +185,29 @@ impl Observed {
         } else {
             None
         };
-        if let Some(scale) = scale.as_ref().filter(|scale| scale.unmanaged > 0) {
+        if scale.as_ref().is_some_and(|scale| scale.unmanaged > 0) {
             let message = format!(
-                "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged ({} of them). \
-                 As a result, the status of the PDB cannot be calculated correctly, which may result in undefined \
-                 behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
-                budget.spec.selector, scale.unmanaged
+                "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the \
+                 status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account \
+                 for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
+                printed_selector(&budget.spec.selector)
             );
             self.recorder
                 .event(&object, EventKind::Warning, "UnmanagedPods", message);
         }
         let plan = plan::plan(&budget, &pods, scale.map(|scale| scale.expected), now());
-        for name in &plan.not_deleted {
-            let message =
-                format!("Pod {name} was expected by PDB {key} to be deleted but it wasn't");
+        let late = |pod: &&Arc<Pod>| plan.not_deleted.contains(&pod.metadata.name);
+        for pod in pods.iter().filter(late) {
+            let meta = &pod.metadata;
+            let pod = ObjectReference::pod(
+                &meta.namespace,
+                &meta.name,
+                &meta.uid,
+                &meta.resource_version,
+            );
+            let message = format!("Pod was expected by PDB {key} to be deleted but it wasn't");
             self.recorder
-                .event(&object, EventKind::Warning, "NotDeleted", message);
+                .event(&pod, EventKind::Warning, "NotDeleted", message);
         }
         self.write(&budget, &plan.status).await?;
         Ok(plan.again.map_or(Requeue::No, Requeue::After))
