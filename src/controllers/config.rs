@@ -89,9 +89,7 @@ impl ControllersConfig {
 
 /// Controllers of upstream that do not exist here yet: naming one in `--controllers` is no error.
 pub(crate) const LATER: &[&str] = &[
-    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-route-controller",
-    "podcertificaterequest-cleaner-controller",
     "resourcepoolstatusrequest-controller",
     "selinux-warning-controller",
     "storageversion-garbage-collector-controller",

@@ -105,6 +105,8 @@ pub static CONTROLLERS: &[&dyn Controller] = &[
     &certificates::approve::Approving,
     &certificates::sign::Signing,
     &certificates::clean::Cleaner,
+    &certificates::clean_pods::PodRequestCleaner,
+    &certificates::publish::Publisher,
     &bootstrap::signer::BootstrapSigner,
     &bootstrap::cleaner::TokenCleaner,
     &storage::binder::Binder,

@@ -14,6 +14,7 @@ mod endpoints;
 mod identity;
 mod keeping;
 mod objects;
+mod roles;
 mod service;
 
 use std::sync::{Arc, Weak};

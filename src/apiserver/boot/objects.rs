@@ -10,6 +10,7 @@ use serde_json::json;
 use store::kv::prefix_end;
 use store::{Compare, CompareOp, Op, RangeRequest, Txn};
 
+use super::roles;
 use crate::kinds::tree::{items_mut, text};
 use crate::registry::Registry;
 use crate::registry::kind::Kind;
@@ -100,9 +101,10 @@ type Wanted = (Arc<Kind>, String, Value);
 fn recorded(registry: &Registry) -> Result<Vec<Wanted>, Status> {
     let now = time::now_text();
     let mut all = Vec::new();
-    for line in RECORDED.lines() {
+    let lines = RECORDED.lines().map(serde_json::from_str);
+    for line in lines.chain(roles::newer().into_iter().map(Ok)) {
         let (group, plural, manager, mut object): (String, String, String, Value) =
-            serde_json::from_str(line).map_err(Status::internal)?;
+            line.map_err(Status::internal)?;
         let Some(kind) = registry.kind(&group, &plural) else {
             continue;
         };

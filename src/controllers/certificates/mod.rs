@@ -1,11 +1,13 @@
 //! Certificate signing requests: approving those of kubelets, signing approved ones, removing old ones.
 //!
 //! `request` reads what is asked for; `approve`, `sign` and `clean` are the three controllers; `issue` makes the
-//! certificate.
+//! certificate. `clean_pods` removes the requests of pods, `publish` tells whom to trust.
 
 pub mod approve;
 pub mod clean;
+pub mod clean_pods;
 mod issue;
+pub mod publish;
 mod request;
 pub mod sign;
 

@@ -528,6 +528,7 @@ async fn a_first_start_makes_the_boot_objects_and_a_second_writes_none() {
         "/api/v1/namespaces/kube-node-lease",
         "/api/v1/namespaces/default/services/kubernetes",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:storage-version-migrator-controller",
         "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
         "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
         "/apis/networking.k8s.io/v1/ipaddresses/10.96.0.1",
