@@ -395,7 +395,7 @@ mod tests {
         big["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("64");
         assert_eq!(
             schedule(&mut cluster, big).unwrap_err(),
-            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
         );
         let mut full = mk_pod("full");
         full["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("3");
@@ -407,7 +407,7 @@ mod tests {
         more["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("2");
         assert_eq!(
             schedule(&mut cluster, more).unwrap_err(),
-            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No \
+            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. no new claims to deallocate, preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No \
              preemption victims found for incoming pod."
         );
     }
@@ -463,7 +463,7 @@ mod tests {
         value["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("1Ti");
         assert_eq!(
             schedule(&mut cluster, value).unwrap_err(),
-            "0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+            "0/2 nodes are available: 1 Insufficient memory, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
         );
     }
 }

@@ -15,6 +15,8 @@ pub struct FitError {
     pub plugins: BTreeSet<&'static str>,
     /// What evicting pods would have done (PostFilterMsg); empty if it helps.
     pub preemption: String,
+    /// Whether DynamicResources was asked before that, and had no claim to give up.
+    pub keeps_claims: bool,
     /// Indexes of the nodes where evicting pods might help.
     pub resolvable: Vec<usize>,
 }
@@ -44,6 +46,9 @@ impl fmt::Display for FitError {
         }
         if self.preemption.is_empty() {
             return Ok(());
+        }
+        if self.keeps_claims {
+            f.write_str(" no new claims to deallocate,")?;
         }
         write!(f, " preemption: {}", self.preemption)
     }

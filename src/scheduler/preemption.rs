@@ -11,8 +11,9 @@ use crate::{
     cluster::Cluster,
     cycle::Filters,
     fit_error::{FitError, Reasons},
-    framework::{Ask, Rejection, Trial},
+    framework::{Ask, Plugin, Rejection, Trial},
     node::NodeInfo,
+    plugins::dynamic_resources,
     pod::Pod,
     profile::Profile,
 };
@@ -80,6 +81,8 @@ pub fn run(
     if !profile.preempts {
         return Nomination::Keep;
     }
+    let is_asked = |plugin: &&dyn Plugin| plugin.name() == dynamic_resources::NAME;
+    error.keeps_claims = profile.filters.iter().any(is_asked);
     if let Some(why) = ineligible(ask, &error.resolvable) {
         error.preemption = format!("not eligible due to {why}.");
         return Nomination::Keep;

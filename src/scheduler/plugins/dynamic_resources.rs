@@ -19,7 +19,7 @@ use crate::{
 
 /// As many pods may share a claim (ResourceClaimReservedForMaxSize).
 const MAX_CONSUMERS: usize = 256;
-const NAME: &str = "DynamicResources";
+pub const NAME: &str = "DynamicResources";
 const UNAVAILABLE: &str = "resourceclaim not available on the node";
 const NOT_ALLOCATED: &str = "cannot allocate all claims";
 

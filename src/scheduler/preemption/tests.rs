@@ -84,7 +84,7 @@ fn pods_of_the_same_or_a_higher_priority_stay() {
     assert!(matches!(failure.nomination, Nomination::Clear));
     assert_eq!(
         failure.error.to_string(),
-        "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims \
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims \
          found for incoming pod."
     );
 }
@@ -95,7 +95,7 @@ fn evicting_all_that_matters_less_may_still_not_be_enough() {
     let mut cluster = cluster(&[mk_node("a")], &pods);
     assert_eq!(
         fail(&mut cluster, asks("p", 100, "2")).error.to_string(),
-        "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Insufficient cpu."
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Insufficient cpu."
     );
 }
 
@@ -106,7 +106,7 @@ fn a_pod_that_never_preempts_says_so() {
     value["spec"]["preemptionPolicy"] = json!("Never");
     assert_eq!(
         fail(&mut cluster, value).error.to_string(),
-        "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
     );
 }
 
