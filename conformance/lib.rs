@@ -8,8 +8,10 @@ use kube::{Client, Config};
 pub async fn administrator(server: &Server) -> Client {
     let kubeconfig =
         Kubeconfig::read_from(server.data_dir().join("admin.kubeconfig")).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .expect("a config");
+    // What a server refuses for now (429) is an answer, too.
+    config.default_retry = false;
     Client::try_from(config).expect("a client")
 }

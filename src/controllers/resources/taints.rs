@@ -71,13 +71,13 @@ impl Controller for DeviceTaintEviction {
             pods,
             claims,
             slices,
-            rules,
             ..
         } = &*manager;
         slices.add_index(BY_POOL, |slice| {
             vec![pool_key(&slice.spec.driver, &slice.spec.pool.name)]
         });
-        if !synced!(context, pods, claims, slices, rules) {
+        // Rules are an API of their own, which a server need not serve.
+        if !synced!(context, pods, claims, slices) {
             return;
         }
         manager.follow();
