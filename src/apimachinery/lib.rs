@@ -10,10 +10,13 @@
 //! Read `schema::Message` first: it is what `api` generates for each built-in type and what a custom resource
 //! definition is turned into at run time. `status::Status` is the one error a client ever sees.
 //!
+//! `exposition` is the text that each component's `/metrics` is written in.
+//!
 //! **Invariant:** nothing here names a kind, opens a socket or reads a clock except `time::now`.
 
 pub mod apply;
 pub mod codec;
+pub mod exposition;
 pub mod field;
 pub mod meta;
 pub mod name;

@@ -164,6 +164,11 @@ impl Server {
         Ok(acceptor.run(listener).await?)
     }
 
+    /// Adds the series of what runs beside the server in its process to its `/metrics`.
+    pub fn add_metrics(&self, source: crate::metrics::Source) {
+        self.front.metrics.add_source(source);
+    }
+
     /// Answers a request of this process, asked by `user`, who is believed. The body may be a stream: a watch's is.
     pub async fn handle(&self, user: &Arc<UserInfo>, request: Request<Body>) -> Response<Body> {
         self.front

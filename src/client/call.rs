@@ -1,6 +1,9 @@
 //! The generic calls: one function per verb, for every resource, on any type that serde can read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use api::Resource;
 use bytes::{Bytes, BytesMut};
@@ -10,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     ClientError, DeleteOptions, ListOptions, Patch, Result, WatchOptions, WatchStream,
-    WriteOptions,
+    WriteOptions, metrics,
     options::encode_into,
     transport::{BoxBody, Transport},
 };
@@ -356,7 +359,7 @@ impl Client {
         if !headers.contains_key(header::USER_AGENT) {
             headers.insert(header::USER_AGENT, self.user_agent.clone());
         }
-        self.transport.send(request).await
+        self.send(request).await
     }
 
     /// Sends and returns the streaming body of a good answer; anything else becomes an error. The time limit is for
@@ -392,6 +395,14 @@ impl Client {
         }
     }
 
+    /// One request there and back, counted.
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<BoxBody>> {
+        let (method, start) = (request.method().clone(), Instant::now());
+        let answer = self.transport.send(request).await;
+        metrics::request(&method, self.transport.host(), start.elapsed(), &answer);
+        answer
+    }
+
     /// Sends, follows `Retry-After`, and turns failure answers into errors.
     async fn answer(
         &self,
@@ -413,7 +424,7 @@ impl Client {
             let request = request
                 .body(bytes.clone())
                 .map_err(|error| ClientError::Request(error.to_string()))?;
-            let answer = self.transport.send(request).await?;
+            let answer = self.send(request).await?;
             if answer.status().is_success() {
                 return Ok(answer);
             }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Client, ClientError, Result, WriteOptions,
     events::{EventKind, ObjectReference, Recorder},
+    metrics,
 };
 
 /// Which lease, who, and how fast. `new` has upstream's times (15 s, 10 s, 2 s).
@@ -128,6 +129,7 @@ impl LeaderElector {
         F: FnOnce(CancellationToken) -> Fut,
         Fut: Future<Output = ()>,
     {
+        self.tell(false);
         if shutdown.run_until_cancelled(self.acquire()).await.is_none() {
             return Outcome::Shutdown;
         }
@@ -144,6 +146,7 @@ impl LeaderElector {
             leading.cancel();
             work.await;
         }
+        self.tell(false);
         match outcome {
             Outcome::Lost => {
                 tracing::warn!(lease = self.config.name, "lost the lease");
@@ -152,6 +155,11 @@ impl LeaderElector {
             Outcome::Shutdown | Outcome::Finished => self.release().await,
         }
         outcome
+    }
+
+    /// Into the metrics.
+    fn tell(&self, is_leader: bool) {
+        metrics::lease(&self.config.name, is_leader, self.config.lease_duration);
     }
 
     /// Tries until the lease is this candidate's.
@@ -193,7 +201,12 @@ impl LeaderElector {
 
     async fn attempt(&mut self) -> bool {
         match self.try_acquire_or_renew().await {
-            Ok(held) => held,
+            Ok(held) => {
+                if held {
+                    self.tell(true);
+                }
+                held
+            }
             Err(error) => {
                 tracing::debug!(lease = self.config.name, %error, "cannot acquire or renew the lease");
                 false

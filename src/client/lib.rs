@@ -17,6 +17,7 @@ pub mod fake;
 pub mod http;
 pub mod informer;
 pub mod leader;
+pub mod metrics;
 pub mod options;
 pub mod transport;
 pub mod watch;

@@ -23,6 +23,11 @@ pub type BoxBody = UnsyncBoxBody<Bytes, BoxError>;
 pub trait Transport: Send + Sync + 'static {
     /// Sends `request`. Errors are those of the way there and back, never the server's answer.
     async fn send(&self, request: Request<Bytes>) -> Result<Response<BoxBody>, ClientError>;
+
+    /// Where requests go, as host and port; empty within a process.
+    fn host(&self) -> &str {
+        ""
+    }
 }
 
 /// Boxes a body.

@@ -6,13 +6,13 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{BinaryHeap, HashMap, VecDeque},
     fmt::Display,
     future::Future,
     hash::Hash,
     ops::Deref,
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{Arc, OnceLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -20,6 +20,8 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{self, Depth, QueueSeries};
 
 /// Back-off of a failing key: `base * 2^failures`, at most `max`.
 #[derive(Clone, Copy, Debug)]
@@ -58,15 +60,19 @@ struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
     limit: RateLimit,
+    /// Once it has a name.
+    series: OnceLock<Arc<QueueSeries>>,
 }
 
 struct State<K> {
     /// Keys to hand out, in order; each is in `dirty` and not in `processing`.
     ready: VecDeque<K>,
-    /// Keys that need work.
-    dirty: HashSet<K>,
-    /// Keys a worker has.
-    processing: HashSet<K>,
+    /// Keys that need work, with when they were added.
+    dirty: HashMap<K, Instant>,
+    /// Keys a worker has, with since when.
+    processing: HashMap<K, Instant>,
+    /// Keys that were added as long as the queue had no name.
+    adds: u64,
     /// When each delayed key is due; the heap may hold outdated entries, this map decides.
     due: HashMap<K, Instant>,
     heap: BinaryHeap<Reverse<Due<K>>>,
@@ -129,8 +135,9 @@ impl<K: Eq + Hash + Clone> Queue<K> {
         Queue(Arc::new(Shared {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
-                dirty: HashSet::new(),
-                processing: HashSet::new(),
+                dirty: HashMap::new(),
+                processing: HashMap::new(),
+                adds: 0,
                 due: HashMap::new(),
                 heap: BinaryHeap::new(),
                 sequence: 0,
@@ -139,12 +146,29 @@ impl<K: Eq + Hash + Clone> Queue<K> {
             }),
             changed: Notify::new(),
             limit,
+            series: OnceLock::new(),
         }))
+    }
+
+    /// Counts the queue under `name` from now on, with what was added before.
+    pub fn name(&self, name: &'static str)
+    where
+        K: Send + 'static,
+    {
+        let own: Arc<Shared<K>> = self.0.clone();
+        let depth: Weak<dyn Depth> = Arc::<Shared<K>>::downgrade(&own);
+        self.0.series.get_or_init(|| {
+            let series = metrics::queue(name, depth);
+            let adds = std::mem::take(&mut self.0.state.lock().adds);
+            series.adds.fetch_add(adds, Ordering::Relaxed);
+            series
+        });
     }
 
     /// Adds `key` now. A delay it waits for stays as it is.
     pub fn add(&self, key: K) {
-        if self.0.state.lock().add(key) {
+        let series = self.0.series.get();
+        if self.0.state.lock().add(key, series) {
             self.0.changed.notify_one();
         }
     }
@@ -170,6 +194,9 @@ impl<K: Eq + Hash + Clone> Queue<K> {
 
     /// Adds `key` after its back-off, which grows until `forget`.
     pub fn add_rate_limited(&self, key: K) {
+        if let Some(series) = self.0.series.get() {
+            series.retries.fetch_add(1, Ordering::Relaxed);
+        }
         let delay = {
             let mut state = self.0.state.lock();
             let failures = state.failures.entry(key.clone()).or_default();
@@ -219,10 +246,15 @@ impl<K: Eq + Hash + Clone> Queue<K> {
             changed.as_mut().enable();
             let next_due = {
                 let mut state = self.0.state.lock();
-                let next_due = state.promote(Instant::now());
+                let now = Instant::now();
+                let series = self.0.series.get();
+                let next_due = state.promote(now, series);
                 if let Some(key) = state.ready.pop_front() {
-                    state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    let added = state.dirty.remove(&key).unwrap_or(now);
+                    state.processing.insert(key.clone(), now);
+                    if let Some(series) = series {
+                        series.waits.observe(now - added);
+                    }
                     let more = !state.ready.is_empty() || next_due.is_some();
                     drop(state);
                     if more {
@@ -254,8 +286,11 @@ impl<K: Eq + Hash + Clone> Queue<K> {
 
     fn done(&self, key: &K) {
         let mut state = self.0.state.lock();
-        state.processing.remove(key);
-        if state.dirty.contains(key) {
+        let since = state.processing.remove(key);
+        if let Some((series, since)) = self.0.series.get().zip(since) {
+            series.works.observe(since.elapsed());
+        }
+        if state.dirty.contains_key(key) {
             state.ready.push_back(key.clone());
             drop(state);
             self.0.changed.notify_one();
@@ -266,13 +301,31 @@ impl<K: Eq + Hash + Clone> Queue<K> {
     }
 }
 
+impl<K: Send> Depth for Shared<K> {
+    fn depth(&self) -> usize {
+        self.state.lock().ready.len()
+    }
+
+    fn working(&self) -> Vec<Duration> {
+        let state = self.state.lock();
+        state.processing.values().map(Instant::elapsed).collect()
+    }
+}
+
 impl<K: Eq + Hash + Clone> State<K> {
     /// Whether a worker may now have something to do.
-    fn add(&mut self, key: K) -> bool {
-        if self.closed || !self.dirty.insert(key.clone()) {
+    fn add(&mut self, key: K, series: Option<&Arc<QueueSeries>>) -> bool {
+        if self.closed || self.dirty.contains_key(&key) {
             return false;
         }
-        if self.processing.contains(&key) {
+        self.dirty.insert(key.clone(), Instant::now());
+        match series {
+            Some(series) => {
+                series.adds.fetch_add(1, Ordering::Relaxed);
+            }
+            None => self.adds += 1,
+        }
+        if self.processing.contains_key(&key) {
             return false;
         }
         self.ready.push_back(key);
@@ -280,7 +333,7 @@ impl<K: Eq + Hash + Clone> State<K> {
     }
 
     /// Moves due keys to `ready`; returns when the next one is due.
-    fn promote(&mut self, now: Instant) -> Option<Instant> {
+    fn promote(&mut self, now: Instant, series: Option<&Arc<QueueSeries>>) -> Option<Instant> {
         while let Some(Reverse(first)) = self.heap.peek() {
             let current = self.due.get(&first.key) == Some(&first.at);
             if current && first.at > now {
@@ -290,7 +343,7 @@ impl<K: Eq + Hash + Clone> State<K> {
                 && current
             {
                 self.due.remove(&first.key);
-                self.add(first.key);
+                self.add(first.key, series);
             }
         }
         None
@@ -325,11 +378,12 @@ pub async fn run<K, F, Fut, E>(
     shutdown: &CancellationToken,
     reconcile: F,
 ) where
-    K: Eq + Hash + Clone + std::fmt::Debug,
+    K: Eq + Hash + Clone + std::fmt::Debug + Send + 'static,
     F: Fn(K) -> Fut,
     Fut: Future<Output = Result<Requeue, E>>,
     E: Display,
 {
+    queue.name(name);
     let worker = || async {
         loop {
             let item = tokio::select! {

@@ -1,14 +1,14 @@
 //! `/metrics`: upstream's main series, kept in atomics and written out when asked for.
 
-mod process;
+pub mod process;
 pub mod requests;
 pub mod store;
-pub mod text;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use apimachinery::exposition as text;
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 

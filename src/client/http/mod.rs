@@ -246,6 +246,10 @@ impl Http {
 
 #[async_trait]
 impl Transport for Http {
+    fn host(&self) -> &str {
+        self.authority.as_str()
+    }
+
     async fn send(&self, request: Request<Bytes>) -> Result<Response<BoxBody>> {
         let mut request = self.address(request)?;
         let mut resends = 0;
