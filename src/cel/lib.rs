@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 pub use eval::Scope;
 pub use json::{check_type_names, to_json};
+pub use libraries::semver;
 pub use value::{OBJECT_TYPE, Object, PATCH_TYPE, Val};
 
 /// Expressions kept parsed; past that all are parsed anew.

@@ -197,6 +197,11 @@ pub struct Version {
     pub before: String,
 }
 
+/// A semantic version as a value, as `semver(text)` makes it; `None` if the text is none.
+pub fn semver<'v>(text: &str) -> Option<Val<'v>> {
+    version(text).map(|version| Val::Version(Rc::new(version)))
+}
+
 /// Reads `1.2.3-rc.1+build`.
 pub fn version(text: &str) -> Option<Version> {
     let (text, _) = text.split_once('+').unwrap_or((text, ""));

@@ -23,6 +23,8 @@ pub struct PluginArgs {
     pub preemption: PreemptionArgs,
     /// `bindTimeoutSeconds` of VolumeBindingArgs.
     pub volume_bind_timeout: Duration,
+    /// `bindingTimeout` of DynamicResourcesArgs.
+    pub device_bind_timeout: Duration,
 }
 
 /// NodeResourcesFitArgs.
@@ -103,6 +105,7 @@ impl Default for PluginArgs {
                 min_candidate_nodes_absolute: 100,
             },
             volume_bind_timeout: Duration::from_secs(600),
+            device_bind_timeout: Duration::from_secs(600),
         }
     }
 }

@@ -102,7 +102,7 @@ fn measure(name: &str, node_count: usize, pods: usize, make: fn(usize) -> Value)
         );
     }
     let second = std::time::Duration::from_secs(1);
-    let mut queue = SchedulingQueue::new(second, 10 * second, 300 * second);
+    let mut queue = SchedulingQueue::new(second, 10 * second, 300 * second, Default::default());
     let now = tokio::time::Instant::now();
     let waiting: Vec<_> = (0..pods)
         .map(|number| Arc::new(pod(make(number))))

@@ -1,5 +1,7 @@
 //! One decision: filter the nodes, score what is left, take the best; if none is left, see whom to evict.
 
+use std::time::{Duration, Instant};
+
 use rand::Rng;
 
 use crate::{
@@ -29,6 +31,25 @@ pub struct Failure {
 pub struct Scheduler {
     start: usize,
     scratch: Scratch,
+    /// Of the last decision.
+    pub times: Times,
+}
+
+/// How long the parts of a decision took; `None` for those it did without.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    pub pre_filter: Option<Duration>,
+    pub filter: Option<Duration>,
+    pub post_filter: Option<Duration>,
+    pub pre_score: Option<Duration>,
+    pub score: Option<Duration>,
+}
+
+/// Adds the time since `start`, and begins anew.
+fn lap(part: &mut Option<Duration>, start: &mut Instant) {
+    let now = Instant::now();
+    *part.get_or_insert_default() += now - *start;
+    *start = now;
 }
 
 /// Buffers that outlive a decision, so that it allocates nothing for each node.
@@ -95,57 +116,8 @@ impl Scheduler {
         profile: &Profile,
         cluster: &mut Cluster,
     ) -> Result<usize, Box<Failure>> {
-        cluster.order();
-        let cluster = &*cluster;
-        let ask = Ask {
-            pod,
-            cluster,
-            args: &profile.args,
-        };
-        let mut error = FitError {
-            nodes: cluster.ordered().len(),
-            ..FitError::default()
-        };
-        if error.nodes == 0 {
-            return Err(Box::new(Failure {
-                error,
-                nomination: Nomination::Keep,
-            }));
-        }
-        let Some(filters) = filters(ask, profile, &mut error) else {
-            let nomination = preemption::run(ask, profile, None, &mut error);
-            return Err(Box::new(Failure { error, nomination }));
-        };
-        // A pod that is expected somewhere goes there if it can.
-        if let Some(node) = cluster
-            .nomination(&pod.uid)
-            .and_then(|name| cluster.find_node(name))
-            && filters
-                .among
-                .as_ref()
-                .is_none_or(|(names, _)| names.contains(&node.name))
-            && rejected(ask, &filters, node, &mut self.scratch.why).is_none()
-        {
-            return Ok(node.index);
-        }
-        let feasible = self.feasible(ask, profile, &filters, &mut error);
-        match feasible.as_slice() {
-            [] => {
-                let nomination = preemption::run(ask, profile, Some(&filters), &mut error);
-                Err(Box::new(Failure { error, nomination }))
-            }
-            [only] => Ok(only.index),
-            _ => Ok(feasible[self.best(ask, profile, &feasible)].index),
-        }
-    }
-
-    /// All nodes that fit, with their scores: for those who have more to say about them.
-    pub fn survey(
-        &mut self,
-        pod: &Pod,
-        profile: &Profile,
-        cluster: &mut Cluster,
-    ) -> Result<Vec<(usize, i64)>, Box<Failure>> {
+        self.times = Times::default();
+        let mut clock = Instant::now();
         cluster.order();
         let cluster = &*cluster;
         let ask = Ask {
@@ -164,9 +136,71 @@ impl Scheduler {
             }));
         }
         let filters = filters(ask, profile, &mut error);
-        let feasible = filters
-            .as_ref()
-            .map(|filters| self.feasible(ask, profile, filters, &mut error));
+        lap(&mut self.times.pre_filter, &mut clock);
+        let Some(filters) = filters else {
+            let nomination = preemption::run(ask, profile, None, &mut error);
+            lap(&mut self.times.post_filter, &mut clock);
+            return Err(Box::new(Failure { error, nomination }));
+        };
+        // A pod that is expected somewhere goes there if it can.
+        if let Some(node) = cluster
+            .nomination(&pod.uid)
+            .and_then(|name| cluster.find_node(name))
+            && filters
+                .among
+                .as_ref()
+                .is_none_or(|(names, _)| names.contains(&node.name))
+            && rejected(ask, &filters, node, &mut self.scratch.why).is_none()
+        {
+            lap(&mut self.times.filter, &mut clock);
+            return Ok(node.index);
+        }
+        let feasible = self.feasible(ask, profile, &filters, &mut error);
+        lap(&mut self.times.filter, &mut clock);
+        match feasible.as_slice() {
+            [] => {
+                let nomination = preemption::run(ask, profile, Some(&filters), &mut error);
+                lap(&mut self.times.post_filter, &mut clock);
+                Err(Box::new(Failure { error, nomination }))
+            }
+            [only] => Ok(only.index),
+            _ => Ok(feasible[self.best(ask, profile, &feasible)].index),
+        }
+    }
+
+    /// All nodes that fit, with their scores: for those who have more to say about them.
+    pub fn survey(
+        &mut self,
+        pod: &Pod,
+        profile: &Profile,
+        cluster: &mut Cluster,
+    ) -> Result<Vec<(usize, i64)>, Box<Failure>> {
+        self.times = Times::default();
+        let mut clock = Instant::now();
+        cluster.order();
+        let cluster = &*cluster;
+        let ask = Ask {
+            pod,
+            cluster,
+            args: &profile.args,
+        };
+        let mut error = FitError {
+            nodes: cluster.ordered().len(),
+            ..FitError::default()
+        };
+        if error.nodes == 0 {
+            return Err(Box::new(Failure {
+                error,
+                nomination: Nomination::Keep,
+            }));
+        }
+        let filters = filters(ask, profile, &mut error);
+        lap(&mut self.times.pre_filter, &mut clock);
+        let feasible = filters.as_ref().map(|filters| {
+            let feasible = self.feasible(ask, profile, filters, &mut error);
+            lap(&mut self.times.filter, &mut clock);
+            feasible
+        });
         match feasible.filter(|feasible| !feasible.is_empty()) {
             Some(feasible) => {
                 self.score(ask, profile, &feasible);
@@ -179,6 +213,7 @@ impl Scheduler {
             }
             None => {
                 let nomination = preemption::run(ask, profile, filters.as_ref(), &mut error);
+                lap(&mut self.times.post_filter, &mut clock);
                 Err(Box::new(Failure { error, nomination }))
             }
         }
@@ -278,10 +313,16 @@ impl Scheduler {
     /// The weighted sums of all plugins' scores, into `scratch.totals`.
     fn score(&mut self, ask: Ask<'_>, profile: &Profile, nodes: &[&NodeInfo]) {
         let Scratch { scores, totals, .. } = &mut self.scratch;
+        let Times {
+            pre_score, score, ..
+        } = &mut self.times;
+        let mut clock = Instant::now();
         totals.clear();
         totals.resize(nodes.len(), 0);
         for (plugin, weight) in &profile.scorers {
-            let Some(scorer) = plugin.score(ask, nodes) else {
+            let scorer = plugin.score(ask, nodes);
+            lap(pre_score, &mut clock);
+            let Some(scorer) = scorer else {
                 continue;
             };
             scores.clear();
@@ -290,6 +331,7 @@ impl Scheduler {
             for (total, score) in totals.iter_mut().zip(scores.iter()) {
                 *total += score * weight;
             }
+            lap(score, &mut clock);
         }
     }
 

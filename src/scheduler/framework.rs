@@ -184,6 +184,23 @@ pub enum Event {
     Namespace,
 }
 
+impl Event {
+    /// What moves of pods that it caused are counted as (`metrics::MOVES`).
+    pub fn move_name(self) -> &'static str {
+        match self {
+            Event::NodeAdded => "NodeAdd",
+            Event::NodeUpdated => "NodeUpdate",
+            Event::PodAdded => "AssignedPodAdd",
+            Event::PodUpdated => "AssignedPodUpdate",
+            Event::PodDeleted => "AssignedPodDelete",
+            Event::NominationGone => "NominatedPodDelete",
+            Event::Storage => "StorageUpdate",
+            Event::Devices => "ResourceClaimUpdate",
+            Event::Namespace => "NamespaceUpdate",
+        }
+    }
+}
+
 impl Change<'_> {
     pub fn event(&self) -> Event {
         match self {

@@ -22,6 +22,7 @@ mod devices;
 mod extender;
 mod fit_error;
 mod framework;
+pub mod metrics;
 mod node;
 mod plugins;
 mod pod;
@@ -36,5 +37,7 @@ mod storage;
 mod watch;
 
 pub use config::{ConfigError, Loaded, SchedulerConfig, load};
+pub use framework::Plugin;
+pub use metrics::Metrics;
 pub use profile::Profile;
 pub use run::{Error, run};

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::{
     framework::Change,
+    metrics::{Incoming, IntoQueue},
     plugins::{self, PLUGINS, PluginSet},
     pod::Pod,
 };
@@ -37,6 +38,16 @@ pub struct SchedulingQueue {
     /// Pods for which others are being evicted just now; they wait for that.
     preempting: HashSet<Arc<str>>,
     sequence: u64,
+    incoming: Arc<Incoming>,
+}
+
+/// How many pods are in each place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
 }
 
 type ActiveKey = (Reverse<i32>, Instant, u64, Arc<str>);
@@ -47,6 +58,9 @@ pub struct QueuedPod {
     pub pod: Arc<Pod>,
     /// How often it was tried.
     pub attempts: u32,
+    /// When it was tried first, and last; `None` before that.
+    pub first_attempt: Option<Instant>,
+    pub last_attempt: Option<Instant>,
     /// When it was added, or last failed.
     since: Instant,
     /// Which plugins turned it down last; a change must help one of them. Empty: any change may help.
@@ -72,6 +86,7 @@ impl SchedulingQueue {
         initial_backoff: Duration,
         max_backoff: Duration,
         max_unschedulable: Duration,
+        incoming: Arc<Incoming>,
     ) -> Self {
         SchedulingQueue {
             initial_backoff,
@@ -86,7 +101,37 @@ impl SchedulingQueue {
             stuck_by_none: 0,
             preempting: HashSet::new(),
             sequence: 0,
+            incoming,
         }
+    }
+
+    /// How many pods wait where.
+    pub fn sizes(&self) -> Sizes {
+        let (active, unschedulable) = (self.active.len(), self.unschedulable.len());
+        let backoff = self.backoff.len() + self.errors.len();
+        Sizes {
+            active,
+            backoff,
+            unschedulable,
+            gated: self.pods.len() - active - backoff - unschedulable,
+        }
+    }
+
+    /// How many pods each plugin turned down, by scheduler and plugin.
+    pub fn stuck_by_plugin(&self) -> BTreeMap<(String, &'static str), usize> {
+        let mut counts = BTreeMap::new();
+        let stuck = self.unschedulable.values();
+        for waiting in stuck.filter_map(|uid| self.pods.get(uid)) {
+            let QueuedPod {
+                pod, rejected_by, ..
+            } = &waiting.queued;
+            for (_, plugin) in rejected_by.iter() {
+                *counts
+                    .entry((pod.scheduler_name.clone(), plugin.name()))
+                    .or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Adds a pod, or takes a new state of it. A change that may help puts it forward.
@@ -95,10 +140,12 @@ impl SchedulingQueue {
             let queued = QueuedPod {
                 pod,
                 attempts: 0,
+                first_attempt: None,
+                last_attempt: None,
                 since: now,
                 rejected_by: PluginSet::default(),
             };
-            self.enter(queued, now);
+            self.enter(queued, "UnschedulablePodAdd", now);
             return;
         };
         let changed = pod.differs_for_scheduling(&waiting.queued.pod);
@@ -108,8 +155,10 @@ impl SchedulingQueue {
                 self.put(waiting.queued, Place::Unschedulable(key))
             }
             Place::Backoff(_) | Place::Errors(_) => self.put(waiting.queued, waiting.place),
-            Place::Unschedulable(_) => self.retry(waiting.queued, now),
-            Place::Active(_) | Place::Gated => self.enter(waiting.queued, now),
+            Place::Unschedulable(_) => self.retry(waiting.queued, "UnschedulablePodUpdate", now),
+            // No move: it stays where it is, or is let in.
+            Place::Active(_) => self.enter(waiting.queued, "", now),
+            Place::Gated => self.enter(waiting.queued, "UnschedulablePodUpdate", now),
         }
     }
 
@@ -124,10 +173,16 @@ impl SchedulingQueue {
         self.promote(now);
         let uid = match self.active.first() {
             Some(key) => key.3.clone(),
-            None => self.backoff.first_key_value()?.1.clone(),
+            None => {
+                let uid = self.backoff.first_key_value()?.1.clone();
+                self.incoming.count("PopFromBackoffQ", IntoQueue::Active);
+                uid
+            }
         };
         let mut queued = self.take(&uid)?.queued;
         queued.attempts += 1;
+        queued.first_attempt.get_or_insert(now);
+        queued.last_attempt = Some(now);
         Some(queued)
     }
 
@@ -155,9 +210,11 @@ impl SchedulingQueue {
         queued.since = now;
         queued.rejected_by = PluginSet::of(by);
         if changed {
-            self.retry(queued, now);
+            self.retry(queued, "ScheduleAttemptFailure", now);
         } else {
             self.sequence += 1;
+            let why = "ScheduleAttemptFailure";
+            self.incoming.count(why, IntoQueue::Unschedulable);
             self.put(queued, Place::Unschedulable((now, self.sequence)));
         }
     }
@@ -169,6 +226,8 @@ impl SchedulingQueue {
         queued.rejected_by = PluginSet::default();
         self.sequence += 1;
         let until = now + self.backoff_of(queued.attempts);
+        let why = "ScheduleAttemptFailure";
+        self.incoming.count(why, IntoQueue::Backoff);
         self.put(queued, Place::Errors((until, self.sequence)));
     }
 
@@ -187,7 +246,7 @@ impl SchedulingQueue {
             _ => false,
         };
         if again && let Some(waiting) = self.take(uid) {
-            self.enter(waiting.queued, now);
+            self.enter(waiting.queued, "ForceActivate", now);
         }
     }
 
@@ -216,7 +275,7 @@ impl SchedulingQueue {
             .collect();
         for uid in uids {
             if let Some(waiting) = self.take(&uid) {
-                self.retry(waiting.queued, now);
+                self.retry(waiting.queued, event.move_name(), now);
             }
         }
     }
@@ -228,12 +287,14 @@ impl SchedulingQueue {
     }
 
     /// Into the active queue, unless a gate holds it.
-    fn enter(&mut self, queued: QueuedPod, now: Instant) {
+    fn enter(&mut self, queued: QueuedPod, why: &str, now: Instant) {
         let is_held = self.preempting.contains(&queued.pod.uid);
         if is_held || plugins::all().any(|plugin| plugin.pre_enqueue(&queued.pod).is_err()) {
+            self.incoming.count(why, IntoQueue::Gated);
             self.put(queued, Place::Gated);
             return;
         }
+        self.incoming.count(why, IntoQueue::Active);
         self.sequence += 1;
         let key = (
             Reverse(queued.pod.priority),
@@ -245,11 +306,12 @@ impl SchedulingQueue {
     }
 
     /// Into the back-off queue, or the active one if the back-off is over.
-    fn retry(&mut self, queued: QueuedPod, now: Instant) {
+    fn retry(&mut self, queued: QueuedPod, why: &str, now: Instant) {
         let until = queued.since + self.backoff_of(queued.attempts);
         if until <= now {
-            self.enter(queued, now);
+            self.enter(queued, why, now);
         } else {
+            self.incoming.count(why, IntoQueue::Backoff);
             self.sequence += 1;
             self.put(queued, Place::Backoff((until, self.sequence)));
         }
@@ -266,10 +328,16 @@ impl SchedulingQueue {
     }
 
     fn promote(&mut self, now: Instant) {
-        for place in [Self::first_backoff, Self::first_error, Self::first_flushed] {
+        type First = fn(&SchedulingQueue, Instant) -> Option<Arc<str>>;
+        let places: [(First, &str); 3] = [
+            (Self::first_backoff, "BackoffComplete"),
+            (Self::first_error, "BackoffComplete"),
+            (Self::first_flushed, "UnschedulableTimeout"),
+        ];
+        for (place, why) in places {
             while let Some(uid) = place(self, now) {
                 if let Some(waiting) = self.take(&uid) {
-                    self.enter(waiting.queued, now);
+                    self.enter(waiting.queued, why, now);
                 }
             }
         }
@@ -360,6 +428,7 @@ mod tests {
             Duration::from_secs(1),
             Duration::from_secs(10),
             MAX_UNSCHEDULABLE,
+            Arc::default(),
         )
     }
 

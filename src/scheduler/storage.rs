@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     devices::{
         Inventory,
-        view::{AllocatedDevice, ClaimSpec as ClaimOfDevices, DeviceClass, ResourceSlice},
+        view::{
+            AllocatedDevice, ClaimSpec as ClaimOfDevices, DeviceClass, DeviceStatus, ResourceSlice,
+        },
     },
     plugins::dynamic_resources::ClaimPlan,
     resources::{Amount, ResourceList},
@@ -210,6 +212,7 @@ pub struct ResourceClaim {
 pub struct ResourceClaimStatus {
     pub allocation: Option<Allocation>,
     pub reserved_for: Vec<Consumer>,
+    pub devices: Vec<DeviceStatus>,
 }
 
 /// Where an allocated claim's devices can be used; without a selector, everywhere.
@@ -235,6 +238,18 @@ pub struct Consumer {
     pub resource: String,
     pub name: String,
     pub uid: String,
+}
+
+impl ResourceClaimStatus {
+    /// Whether all its devices are ready for a pod to be bound; `None` if one never will be.
+    pub fn is_ready(&self) -> Option<bool> {
+        let results = self.allocation.iter().flat_map(|one| &one.devices.results);
+        let mut is_ready = true;
+        for result in results {
+            is_ready &= result.is_ready(&self.devices)?;
+        }
+        Some(is_ready)
+    }
 }
 
 impl PersistentVolumeClaim {

@@ -167,6 +167,17 @@ impl Cluster {
         info.node.is_some().then_some(info)
     }
 
+    /// Pods that have a node, those just decided on included.
+    pub fn pod_count(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Pods whose node the API does not show yet.
+    pub fn assumed_count(&self) -> usize {
+        let placed = self.pods.values();
+        placed.filter(|placed| placed.is_assumed).count()
+    }
+
     pub fn node_count(&self) -> usize {
         self.kinds.all
     }

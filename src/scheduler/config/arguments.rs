@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::view::NodeAffinity;
-use apimachinery::{Value, selector::LabelSelector};
+use apimachinery::{Value, selector::LabelSelector, time::parse_go_duration};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
@@ -93,6 +93,14 @@ struct VolumeBindingArgs {
     _shape: Vec<ShapePoint>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct DynamicResourcesArgs {
+    /// How long one filter call may take; here the number of its steps is bounded instead.
+    filter_timeout: Option<String>,
+    binding_timeout: Option<String>,
+}
+
 /// Puts the arguments of the plugin `name` into `args`. What is not set keeps its default.
 pub(super) fn apply(name: &str, value: Value, args: &mut PluginArgs) -> Result<(), String> {
     match name {
@@ -127,9 +135,8 @@ pub(super) fn apply(name: &str, value: Value, args: &mut PluginArgs) -> Result<(
             }
             Ok(())
         }
-        // These take none that matter here.
         _ if value.is_null() || value == serde_json::json!({}) => Ok(()),
-        "DynamicResources" => Ok(()),
+        "DynamicResources" => devices(read(value)?, args),
         _ => Err(format!("plugin {name:?} takes no args")),
     }
 }
@@ -145,6 +152,34 @@ fn read<T: DeserializeOwned + Default>(mut value: Value) -> Result<T, String> {
         object.remove("kind");
     }
     serde_json::from_value(value).map_err(|error| format!("args: strict decoding error: {error}"))
+}
+
+fn devices(read: DynamicResourcesArgs, args: &mut PluginArgs) -> Result<(), String> {
+    /// Upstream's least bindingTimeout.
+    const LEAST: Duration = Duration::from_secs(1);
+    let DynamicResourcesArgs {
+        filter_timeout,
+        binding_timeout,
+    } = read;
+    let duration = |field: &str, text: &str| {
+        let nanoseconds = parse_go_duration(text)
+            .ok_or_else(|| format!("args.{field}: time: invalid duration {text:?}"))?;
+        u64::try_from(nanoseconds)
+            .map(Duration::from_nanos)
+            .map_err(|_| format!("args.{field}: Invalid value: {text:?}: must be zero or positive"))
+    };
+    if let Some(text) = filter_timeout {
+        duration("filterTimeout", &text)?;
+    }
+    if let Some(text) = binding_timeout {
+        args.device_bind_timeout = duration("bindingTimeout", &text)?;
+        if args.device_bind_timeout < LEAST {
+            return Err(format!(
+                "args.bindingTimeout: Invalid value: {text:?}: must be at least 1 second"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn within(field: &str, number: i64, least: i64, most: i64) -> Result<i64, String> {
@@ -177,6 +212,13 @@ fn set_resources(
 }
 
 fn fit(read: NodeResourcesFitArgs, args: &mut PluginArgs) -> Result<(), String> {
+    for (index, group) in read.ignored_resource_groups.iter().enumerate() {
+        if group.contains('/') {
+            return Err(format!(
+                "args.ignoredResourceGroups[{index}]: Invalid value: {group:?}: resource group name can't contain '/'"
+            ));
+        }
+    }
     args.fit.ignored_resources = read.ignored_resources;
     args.fit.ignored_resource_groups = read.ignored_resource_groups;
     let Some(strategy) = read.scoring_strategy else {

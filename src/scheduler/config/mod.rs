@@ -4,9 +4,9 @@ mod arguments;
 mod file;
 mod plugin_sets;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::{extender::ExtenderConfig, profile::Profile};
+use crate::{extender::ExtenderConfig, metrics::Metrics, profile::Profile};
 
 pub use file::{ConfigError, Loaded, load};
 
@@ -32,6 +32,8 @@ pub struct SchedulerConfig {
     pub pod_max_unschedulable: Duration,
     /// Programs of others that have a say.
     pub extenders: Vec<ExtenderConfig>,
+    /// What it counts; whoever keeps this can tell.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Default for SchedulerConfig {
@@ -49,6 +51,7 @@ impl Default for SchedulerConfig {
             pod_max_backoff: Duration::from_secs(10),
             pod_max_unschedulable: Duration::from_secs(300),
             extenders: Vec::new(),
+            metrics: Arc::default(),
         }
     }
 }

@@ -70,7 +70,7 @@ impl Entry {
 /// All devices of complete pools, and what other claims have of them.
 #[derive(Default)]
 pub struct Inventory {
-    /// In the order of driver, pool, slice, and place in the slice.
+    /// In the order of driver, pool, slice, and place in the slice; those with binding conditions last.
     pub devices: Vec<Entry>,
     /// Pools some of whose slices are missing, with where these can be used.
     incomplete: Vec<(String, Arc<ResourceSlice>)>,
@@ -109,6 +109,10 @@ impl Inventory {
                 }
             }
         }
+        // What is ready at once is preferred to what must be made ready.
+        inventory
+            .devices
+            .sort_by_key(|entry| !entry.device().binding_conditions.is_empty());
         inventory.take(allocated);
         inventory
     }

@@ -417,7 +417,18 @@ impl Search<'_> {
             devices["config"] = json!(config);
         }
         let mut allocation = json!({"devices": devices});
+        let is_bound = |one: &&Choice| self.entry(one.device).device().binds_to_node;
+        let bound = super::view::Place {
+            node_name: node.into(),
+            ..Default::default()
+        };
+        let bound = chosen
+            .iter()
+            .copied()
+            .any(|one| is_bound(&one))
+            .then_some(&bound);
         let places = chosen.iter().map(|one| self.entry(one.device).place());
+        let places = bound.into_iter().chain(places);
         if let Some(selector) = node_selector(places, node) {
             allocation["nodeSelector"] = selector;
         }
@@ -426,7 +437,8 @@ impl Search<'_> {
 
     fn result(&self, choice: &Choice) -> AllocatedDevice {
         let (wish, name, _) = &self.ask.requests[choice.request].options[choice.option];
-        let (driver, pool, device) = self.entry(choice.device).id();
+        let entry = self.entry(choice.device);
+        let (driver, pool, device) = entry.id();
         let consumed = choice.consumed.iter().flatten();
         AllocatedDevice {
             request: name.clone(),
@@ -439,6 +451,8 @@ impl Search<'_> {
             consumed_capacity: consumed
                 .map(|(name, amount)| (name.clone(), Quantity::from_bytes(*amount).to_string()))
                 .collect(),
+            binding_conditions: entry.device().binding_conditions.clone(),
+            binding_failure_conditions: entry.device().binding_failure_conditions.clone(),
         }
     }
 

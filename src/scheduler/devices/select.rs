@@ -79,7 +79,7 @@ fn value(attribute: &Attribute) -> Option<Val<'_>> {
     bool.map(Val::Bool)
         .or(int.map(Val::Int))
         .or(string.as_deref().map(|text| Val::Text(text.into())))
-        .or(version.as_deref().map(|text| Val::Text(text.into())))
+        .or(version.as_deref().and_then(cel::semver))
 }
 
 /// Values by domain and name; a name without a domain is in the driver's. A domain that is asked for and not there is

@@ -87,6 +87,11 @@ pub struct Device {
     pub allow_multiple_allocations: bool,
     /// What it takes of the counters it shares with other devices (KEP-4815).
     pub consumes_counters: Vec<CounterSet>,
+    /// Being given binds it to the node it is given for (KEP-5007).
+    pub binds_to_node: bool,
+    /// What must be true of it before a pod is bound, and what ends the attempt.
+    pub binding_conditions: Vec<String>,
+    pub binding_failure_conditions: Vec<String>,
 }
 
 /// One of its fields is set.
@@ -239,4 +244,48 @@ pub struct AllocatedDevice {
     pub share_id: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub consumed_capacity: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub binding_conditions: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub binding_failure_conditions: Vec<String>,
+}
+
+/// What a driver says of a device that a claim has (AllocatedDeviceStatus).
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DeviceStatus {
+    pub driver: String,
+    pub pool: String,
+    pub device: String,
+    #[serde(rename = "shareID")]
+    pub share_id: Option<String>,
+    pub conditions: Vec<DeviceCondition>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DeviceCondition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+}
+
+impl AllocatedDevice {
+    /// Whether it is ready for its pod to be bound; `None` if it never will be.
+    pub fn is_ready(&self, statuses: &[DeviceStatus]) -> Option<bool> {
+        let own = |one: &&DeviceStatus| {
+            (&one.driver, &one.pool, &one.device, &one.share_id)
+                == (&self.driver, &self.pool, &self.device, &self.share_id)
+        };
+        let own = statuses.iter().filter(own);
+        let conditions: Vec<&DeviceCondition> = own.flat_map(|one| &one.conditions).collect();
+        let holds = |kind: &String| {
+            let mut of_kind = conditions.iter().filter(|one| one.kind == *kind);
+            of_kind.any(|one| one.status == "True")
+        };
+        if self.binding_failure_conditions.iter().any(holds) {
+            return None;
+        }
+        Some(self.binding_conditions.iter().all(holds))
+    }
 }

@@ -50,3 +50,49 @@ impl Plugin for BalancedAllocation {
         Some(Box::new(Score(amounts)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{args::ResourceWeight, cluster::testing::*, pod::pod};
+
+    #[test]
+    fn the_score_falls_with_the_deviation_of_the_used_shares() {
+        let mut node = mk_node("a");
+        node["status"]["allocatable"]["example.com/gpu"] = json!("4");
+        let cluster = cluster(&[node], &[]);
+        let mut args = crate::args::PluginArgs::default();
+        args.balanced.push(ResourceWeight {
+            name: "example.com/gpu".into(),
+            weight: 1,
+        });
+        // Of 4 cores, 8 Gi and 4 devices.
+        for (requests, expected) in [
+            (json!({"cpu": "2", "memory": "4Gi"}), Some(100)),
+            (json!({"cpu": "1", "memory": "4Gi"}), Some(87)),
+            (json!({"cpu": "4"}), Some(50)),
+            // The deviation of 0.25, 0.25 and 1.
+            (
+                json!({"cpu": "1", "memory": "2Gi", "example.com/gpu": "4"}),
+                Some(64),
+            ),
+            (json!({}), None),
+        ] {
+            let mut value = mk_pod("p");
+            value["spec"]["containers"][0]["resources"]["requests"] = requests.clone();
+            let pod = pod(value);
+            let ask = Ask {
+                pod: &pod,
+                cluster: &cluster,
+                args: &args,
+            };
+            let score = BalancedAllocation.score(ask, &[]).map(|scorer| {
+                let node = cluster.find_node("a").expect("it is there");
+                scorer.score(node)
+            });
+            assert_eq!(score, expected, "{requests}");
+        }
+    }
+}

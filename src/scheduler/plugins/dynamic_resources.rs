@@ -11,7 +11,7 @@ use apimachinery::Value;
 use crate::{
     cluster::Cluster,
     devices::{self, Inventory, Request},
-    framework::{Ask, Change, Event, Filter, Plugin, Rejection},
+    framework::{Ask, Change, Event, Filter, NodeScore, Plugin, Rejection, normalize_to_max},
     node::{Node, NodeInfo},
     pod::Pod,
     storage::{Consumer, ResourceClaim},
@@ -116,6 +116,39 @@ impl Wanted {
     }
 }
 
+/// As many alternatives a request has at most (FirstAvailableDeviceRequestMaxSize).
+const MAX_ALTERNATIVES: usize = 8;
+
+impl NodeScore for Wanted {
+    /// The earlier the alternatives that a node's devices are, the better (KEP-4816).
+    fn score(&self, info: &NodeInfo) -> i64 {
+        let allocations = info.node.as_ref().map(|node| self.on(node));
+        let Some(Ok(allocations)) = allocations else {
+            return 0;
+        };
+        let mut score = 0;
+        for (claim, allocation) in self.open.iter().zip(&allocations) {
+            let results = allocation["devices"]["results"].as_array();
+            let is_given = |name: &str| {
+                let mut results = results.into_iter().flatten();
+                results.any(|one| one["request"] == name)
+            };
+            for request in &claim.spec.devices.requests {
+                for (place, wish) in request.first_available.iter().enumerate() {
+                    if is_given(&format!("{}/{}", request.name, wish.name)) {
+                        score += MAX_ALTERNATIVES.saturating_sub(place) as i64;
+                    }
+                }
+            }
+        }
+        score
+    }
+
+    fn normalize(&self, _: &[&NodeInfo], scores: &mut [i64]) {
+        normalize_to_max(scores, false);
+    }
+}
+
 /// Decides what the pod's claims are given on its node, and notes it until the API shows it.
 pub fn reserve(pod: &Pod, cluster: &mut Cluster, node: usize) -> Vec<ClaimPlan> {
     if pod.resource_claims.is_empty() {
@@ -217,6 +250,19 @@ impl Plugin for DynamicResources {
                 why.push(rejection);
             }
         })
+    }
+
+    fn score<'a>(&self, ask: Ask<'a>, _: &[&'a NodeInfo]) -> Option<Box<dyn NodeScore + 'a>> {
+        if ask.pod.resource_claims.is_empty() {
+            return None;
+        }
+        let wanted = Wanted::of(ask.pod, ask.cluster).ok()?;
+        let mut requests = wanted
+            .open
+            .iter()
+            .flat_map(|one| &one.spec.devices.requests);
+        let has_alternatives = requests.any(|one| !one.first_available.is_empty());
+        has_alternatives.then(|| Box::new(wanted) as Box<dyn NodeScore + 'a>)
     }
 
     fn events(&self) -> &'static [Event] {
@@ -340,6 +386,38 @@ mod tests {
         // It failed: the device is free again.
         cluster.storage.forget_claim("default/p");
         assert!(told(&cluster, "q", "b").is_empty());
+    }
+
+    #[test]
+    fn a_node_with_an_earlier_alternative_scores_higher() {
+        let mut cluster = two_nodes_one_device();
+        let slice = json!({"metadata": {"name": "t"}, "spec": {"driver": "d.io", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d2"}]}});
+        let slice = serde_json::from_value(slice).unwrap();
+        cluster.storage.slices.insert("t".into(), Arc::new(slice));
+        let one = json!({"name": "one", "deviceClassName": "any", "allocationMode": "ExactCount", "count": 1,
+            "selectors": [{"cel": {"expression": "device.driver == 'd.io'"}}]});
+        let two = json!({"name": "two", "deviceClassName": "any", "allocationMode": "ExactCount", "count": 2});
+        let spec = json!({"devices": {"requests": [{"name": "r", "firstAvailable": [two, one]}]}});
+        put(&mut cluster, "p", spec, json!({}));
+        // Node a gets a second device, so that it can give the first alternative.
+        let more = json!({"metadata": {"name": "u"}, "spec": {"driver": "e.io", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d3"}]}});
+        let more = serde_json::from_value(more).unwrap();
+        cluster.storage.slices.insert("u".into(), Arc::new(more));
+        let (pod, args) = (pod(with_claim("p")), Default::default());
+        let ask = Ask {
+            pod: &pod,
+            cluster: &cluster,
+            args: &args,
+        };
+        let nodes: Vec<&NodeInfo> = cluster.nodes().collect();
+        let scorer = DynamicResources.score(ask, &nodes).unwrap();
+        let mut scores = Vec::new();
+        scorer.score_all(&nodes, &mut scores);
+        assert_eq!(scores, [8, 7]);
+        scorer.normalize(&nodes, &mut scores);
+        assert_eq!(scores, [100, 87]);
     }
 
     #[test]

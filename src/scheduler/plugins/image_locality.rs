@@ -53,3 +53,47 @@ impl Plugin for ImageLocality {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{cluster::testing::*, pod::pod};
+
+    #[test]
+    fn images_count_from_23_mb_to_1000_a_container_by_how_many_nodes_have_them() {
+        const MB: i64 = 1024 * 1024;
+        // Size of the image on node a, whether node b has it, too, containers, and the score of a.
+        for (size, on_both, containers, expected) in [
+            (20 * MB, true, 1, 0),
+            (23 * MB, true, 1, 0),
+            (523 * MB, true, 1, 51),
+            (523 * MB, false, 1, 24),
+            (1000 * MB, true, 1, 100),
+            (4000 * MB, true, 1, 100),
+            (1000 * MB, true, 2, 49),
+        ] {
+            let mut nodes = [mk_node("a"), mk_node("b")];
+            let images = json!([{"names": ["nginx:latest"], "sizeBytes": size}]);
+            nodes[0]["status"]["images"] = images.clone();
+            if on_both {
+                nodes[1]["status"]["images"] = images;
+            }
+            let cluster = cluster(&nodes, &[]);
+            let mut value = mk_pod("p");
+            if containers == 2 {
+                value["spec"]["initContainers"] = json!([{"name": "i", "image": "elsewhere:1"}]);
+            }
+            let (pod, args) = (pod(value), Default::default());
+            let ask = Ask {
+                pod: &pod,
+                cluster: &cluster,
+                args: &args,
+            };
+            let scorer = ImageLocality.score(ask, &[]).expect("a node has it");
+            let score = scorer.score(cluster.find_node("a").expect("it is there"));
+            assert_eq!(score, expected, "{size} {on_both} {containers}");
+        }
+    }
+}

@@ -38,7 +38,7 @@ pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
     (&volume_zone::VolumeZone, 0),
     (&topology_spread::PodTopologySpread, 2),
     (&inter_pod_affinity::InterPodAffinity, 2),
-    (&dynamic_resources::DynamicResources, 0),
+    (&dynamic_resources::DynamicResources, 2),
     (&balanced_allocation::BalancedAllocation, 1),
     (&image_locality::ImageLocality, 1),
 ];

@@ -110,8 +110,71 @@ impl Plugin for NodeAffinityPlugin {
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
         match change {
             Change::NodeAdded(node) => accepts(pod, node),
-            Change::NodeUpdated { old, new } => !accepts(pod, old) && accepts(pod, new),
+            // What the profile adds is not known here: any change of the labels may have been about that.
+            Change::NodeUpdated { old, new } => {
+                accepts(pod, new) && (!accepts(pod, old) || old.labels != new.labels)
+            }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{cluster::testing::mk_node, node::node, pod::pod};
+
+    #[test]
+    fn a_node_that_comes_to_match_helps_also_one_that_only_the_profile_turned_down() {
+        let with = |value: &str| {
+            let mut one = mk_node("a");
+            one["metadata"]["labels"]["disk"] = json!(value);
+            node(one)
+        };
+        let any = pod(json!({"spec": {}}));
+        let picky = pod(json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));
+        for (pod, old, new, helps) in [
+            (&picky, "hdd", "ssd", true),
+            (&picky, "ssd", "hdd", false),
+            (&picky, "ssd", "ssd", false),
+            // Turned down by what the profile adds, which may be about this label.
+            (&any, "hdd", "ssd", true),
+            (&any, "hdd", "hdd", false),
+        ] {
+            let (old, new) = (&with(old), &with(new));
+            let change = Change::NodeUpdated { old, new };
+            assert_eq!(NodeAffinityPlugin.may_help(pod, &change), helps);
+        }
+    }
+
+    #[test]
+    fn the_named_nodes_are_the_only_ones_and_conflicting_names_are_none() {
+        let field = |names: serde_json::Value| json!({"key": "metadata.name", "operator": "In", "values": names});
+        for (terms, expected) in [
+            (
+                json!([{"matchFields": [field(json!(["a", "b"]))]}, {"matchFields": [field(json!(["c"]))]}]),
+                Some(vec!["a", "b", "c"]),
+            ),
+            (
+                json!([{"matchFields": [field(json!(["a", "b"])), field(json!(["b", "c"]))]}]),
+                Some(vec!["b"]),
+            ),
+            (
+                json!([{"matchFields": [field(json!(["a"])), field(json!(["b"]))]}]),
+                Some(vec![]),
+            ),
+            (
+                json!([{"matchFields": [field(json!(["a"]))]}, {"matchExpressions": [
+                    {"key": "x", "operator": "Exists"}]}]),
+                None,
+            ),
+        ] {
+            let selector = serde_json::from_value(json!({"nodeSelectorTerms": terms})).unwrap();
+            let expected: Option<Vec<String>> =
+                expected.map(|names| names.into_iter().map(String::from).collect());
+            assert_eq!(named_nodes(&selector), expected, "{terms}");
         }
     }
 }

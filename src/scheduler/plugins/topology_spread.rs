@@ -431,12 +431,14 @@ impl Plugin for PodTopologySpread {
     }
 
     fn may_help(&self, pod: &Pod, change: &Change<'_>) -> bool {
+        // Without constraints of its own it was turned down by the profile's, whose selector is not known here.
         let concerns = |other: &Pod| {
             other.namespace == pod.namespace
-                && pod
-                    .spread
-                    .iter()
-                    .any(|one| one.is_hard && one.selector.matches(&other.labels))
+                && (pod.spread.is_empty()
+                    || pod
+                        .spread
+                        .iter()
+                        .any(|one| one.is_hard && one.selector.matches(&other.labels)))
         };
         match change {
             Change::NodeAdded(_) | Change::NominationGone => true,

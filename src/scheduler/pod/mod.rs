@@ -224,7 +224,9 @@ mod tests {
                     "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
                     "labelSelector": {}, "matchLabelKeys": ["app", "missing"],
                 }],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}},
+                    {"name": "i", "image": {"reference": "data:2"}}],
+                "initContainers": [{"image": "setup:1"}],
             },
             "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "x"}]},
         }));
@@ -233,7 +235,7 @@ mod tests {
             (250, 64 << 20)
         );
         assert_eq!(pod.host_ports[0].ip, "0.0.0.0");
-        assert_eq!(pod.images, ["nginx:latest"]);
+        assert_eq!(pod.images, ["setup:1", "nginx:latest", "data:2"]);
         let affinity = pod.pod_affinity.as_ref().unwrap();
         assert_eq!(affinity.anti_required[0].namespaces, ["n"]);
         assert!(pod.spread[0].selector.matches(&pod.labels));
@@ -254,6 +256,12 @@ mod tests {
         };
         assert_eq!(resized("2", "1", json!([])), 2000);
         assert_eq!(resized("1", "2", json!([])), 2000);
+        let whole = pod(json!({
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+                "resources": {"requests": {"cpu": "2"}}},
+            "status": {"allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "4"}}},
+        }));
+        assert_eq!(whole.requests.milli_cpu, 4000);
         let never = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
         assert_eq!(resized("64", "2", never), 2000);
     }

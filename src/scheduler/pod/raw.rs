@@ -28,6 +28,9 @@ struct RawStatus {
     nominated_node_name: String,
     start_time: Option<String>,
     resource_claim_statuses: Vec<RawResourceClaim>,
+    /// What the pod as a whole was given (KEP-5419).
+    allocated_resources: ResourceList,
+    resources: Option<RawRequests>,
     container_statuses: Vec<RawContainerStatus>,
     init_container_statuses: Vec<RawContainerStatus>,
 }
@@ -106,10 +109,18 @@ struct RawVolume {
     name: String,
     persistent_volume_claim: Option<RawClaim>,
     ephemeral: Option<serde::de::IgnoredAny>,
+    image: Option<RawImage>,
     gce_persistent_disk: Option<RawDisk>,
     aws_elastic_block_store: Option<RawDisk>,
     iscsi: Option<RawDisk>,
     rbd: Option<RawDisk>,
+}
+
+/// A volume that is an image.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawImage {
+    reference: String,
 }
 
 /// The fields that identify a disk, of all kinds together.
@@ -208,6 +219,12 @@ impl From<Raw> for Pod {
                 )
             })
             .collect();
+        let whole = larger(
+            &spec.resources.requests,
+            &status.allocated_resources,
+            status.resources.as_ref(),
+            is_infeasible,
+        );
         let resources = PodResources {
             containers: containers.iter().collect(),
             init_containers: init_containers
@@ -215,7 +232,7 @@ impl From<Raw> for Pod {
                 .map(|(list, sidecar)| (list, *sidecar))
                 .collect(),
             overhead: spec.overhead.as_ref(),
-            pod_level: Some(&spec.resources.requests).filter(|list| !list.is_empty()),
+            pod_level: Some(&whole).filter(|_| !spec.resources.requests.is_empty()),
         };
         let requests = resources.requests(false);
         let scored = resources.requests(true);
@@ -232,11 +249,14 @@ impl From<Raw> for Pod {
             .filter(|port| port.host_port > 0)
             .map(RawPort::parse)
             .collect();
+        let of_volumes = spec.volumes.iter().filter_map(|one| one.image.as_ref());
         let images = spec
-            .containers
+            .init_containers
             .iter()
-            .map(|one| normal_image(&one.image))
-            .collect();
+            .chain(&spec.containers)
+            .map(|one| one.image.as_str())
+            .chain(of_volumes.map(|image| image.reference.as_str()));
+        let images = images.map(normal_image).collect();
         let spread = spec.topology_spread_constraints.into_iter();
         let spread = spread.map(|one| one.parse(&meta.labels)).collect();
         let disks = spec.volumes.iter().flat_map(RawVolume::disks).collect();
@@ -305,22 +325,48 @@ impl RawContainer {
     /// The larger of what it asks for, what the node set aside for it and what it has (UseStatusResources, KEP-1287);
     /// what the node can never give does not count.
     fn requests(&self, status: Option<&RawContainerStatus>, is_infeasible: bool) -> ResourceList {
-        let mut list = self.resources.requests.clone();
-        let Some(status) = status.filter(|status| !status.allocated_resources.is_empty()) else {
-            return list;
-        };
-        if is_infeasible {
-            list.clone_from(&status.allocated_resources);
-        }
-        let has = status.resources.iter().flat_map(|one| &one.requests);
-        for (name, amount) in status.allocated_resources.iter().chain(has) {
-            let mine = list.entry(name.clone()).or_insert(*amount);
-            if amount.0.milli_value() > mine.0.milli_value() {
-                *mine = *amount;
+        let asked = &self.resources.requests;
+        match status {
+            Some(status) => {
+                let RawContainerStatus {
+                    allocated_resources,
+                    resources,
+                    ..
+                } = status;
+                larger(
+                    asked,
+                    allocated_resources,
+                    resources.as_ref(),
+                    is_infeasible,
+                )
             }
+            None => asked.clone(),
         }
-        list
     }
+}
+
+/// Of each resource the largest of what is asked for, set aside and had. Nothing set aside is no resize.
+fn larger(
+    asked: &ResourceList,
+    allocated: &ResourceList,
+    has: Option<&RawRequests>,
+    is_infeasible: bool,
+) -> ResourceList {
+    let mut list = asked.clone();
+    if allocated.is_empty() {
+        return list;
+    }
+    if is_infeasible {
+        list.clone_from(allocated);
+    }
+    let has = has.iter().flat_map(|one| &one.requests);
+    for (name, amount) in allocated.iter().chain(has) {
+        let mine = list.entry(name.clone()).or_insert(*amount);
+        if amount.0.milli_value() > mine.0.milli_value() {
+            *mine = *amount;
+        }
+    }
+    list
 }
 
 impl RawPort {

@@ -15,6 +15,7 @@ use crate::{
     extender::{Extender, Filtered, Victims},
     fit_error::FitError,
     framework::Rejection,
+    metrics::Outcome,
     pod::Pod,
     preemption::{self, Candidate, Nomination},
     queue::QueuedPod,
@@ -64,7 +65,10 @@ impl Worker {
         let State {
             cluster, scheduler, ..
         } = state;
-        match scheduler.survey(&queued.pod, &served.profile, cluster) {
+        let surveyed = scheduler.survey(&queued.pod, &served.profile, cluster);
+        self.shared
+            .count_decision(&served, &scheduler.times, &queued, surveyed.as_ref());
+        match surveyed {
             Ok(nodes) => {
                 let nodes = nodes
                     .into_iter()
@@ -196,6 +200,7 @@ impl Worker {
     fn set_back(&mut self, queued: QueuedPod, served: &Served, why: String) -> Step {
         let pod = queued.pod.clone();
         let now = Instant::now();
+        served.count_attempt(Outcome::Error, &queued);
         let mut state = self.shared.state.lock();
         state
             .queue

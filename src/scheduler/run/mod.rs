@@ -1,10 +1,15 @@
 //! Runs the scheduler: one cycle after the other, bindings, evictions and status writes beside them.
 
+mod devices;
 mod extend;
 mod volumes;
 mod writes;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::r::NODES;
 use apimachinery::Value;
@@ -28,6 +33,7 @@ use crate::{
     extender::Extender,
     fit_error::FitError,
     framework::Change,
+    metrics::{Metrics, Outcome, Point, ProfileSeries},
     plugins::{
         dynamic_resources::{self, ClaimPlan},
         volume_binding::{self, VolumePlan},
@@ -35,7 +41,7 @@ use crate::{
     pod::Pod,
     preemption::{Candidate, Nomination},
     profile::Profile,
-    queue::{QueuedPod, SchedulingQueue},
+    queue::{QueuedPod, SchedulingQueue, Sizes},
     storage::ResourceClaim,
     watch::Informers,
 };
@@ -65,12 +71,14 @@ pub struct Shared {
     pub storage_changes: watch::Sender<()>,
     /// By name.
     pub profiles: HashMap<String, Arc<Served>>,
+    pub metrics: Arc<Metrics>,
 }
 
-/// A profile with who records its events.
+/// A profile with who records its events, and counts its attempts.
 pub struct Served {
     profile: Profile,
     recorder: Recorder,
+    series: Arc<ProfileSeries>,
 }
 
 /// Held for one change or one cycle at a time, so that no change falls between looking and putting back.
@@ -88,6 +96,19 @@ impl Shared {
         state.queue.on_change(change, Instant::now());
         drop(state);
         self.wake.notify_one();
+    }
+
+    /// How many pods wait where, how many each plugin turned down, and how many nodes, pods and assumed pods are known.
+    #[allow(clippy::type_complexity)]
+    pub fn sizes(&self) -> (Sizes, BTreeMap<(String, &'static str), usize>, [usize; 3]) {
+        let state = self.state.lock();
+        let cluster = &state.cluster;
+        let known = [
+            cluster.node_count(),
+            cluster.pod_count(),
+            cluster.assumed_count(),
+        ];
+        (state.queue.sizes(), state.queue.stuck_by_plugin(), known)
     }
 }
 
@@ -111,6 +132,7 @@ pub async fn run(
         let served = Served {
             profile: profile.clone(),
             recorder: Recorder::new(client.clone(), source),
+            series: config.metrics.profile(&profile.name),
         };
         if profiles
             .insert(profile.name.clone(), Arc::new(served))
@@ -174,13 +196,16 @@ async fn lead(
                 config.pod_initial_backoff,
                 config.pod_max_backoff,
                 config.pod_max_unschedulable,
+                config.metrics.incoming.clone(),
             ),
             scheduler: Scheduler::default(),
         }),
         wake: Notify::new(),
         storage_changes: watch::Sender::new(()),
         profiles,
+        metrics: config.metrics.clone(),
     });
+    config.metrics.leads(&shared);
     let mut worker = Worker {
         shared: shared.clone(),
         pods: informers.pods.clone(),
@@ -199,6 +224,7 @@ async fn lead(
             nodes.wait_synced().await;
         }
         informers.feed(&shared);
+        shared.metrics.synced();
         worker.run().await;
     };
     tokio::select! {
@@ -339,7 +365,8 @@ impl Worker {
     fn bind(&mut self, decided: Decided) {
         let (client, shared) = (self.client.clone(), self.shared.clone());
         let extenders = self.extenders.clone();
-        let into = if decided.volumes.is_some() {
+        // Devices are mostly ready at once; some need minutes, as volumes do.
+        let into = if decided.volumes.is_some() || !decided.queued.pod.resource_claims.is_empty() {
             &mut self.waits
         } else {
             &mut self.writes
@@ -369,7 +396,10 @@ impl Worker {
         let State {
             cluster, scheduler, ..
         } = &mut *state;
-        match scheduler.schedule(&queued.pod, &served.profile, cluster) {
+        let decision = scheduler.schedule(&queued.pod, &served.profile, cluster);
+        self.shared
+            .count_decision(&served, &scheduler.times, &queued, decision.as_ref());
+        match decision {
             Ok(index) => Step::Bind(decide(
                 &mut state,
                 queued,
@@ -419,6 +449,7 @@ impl Worker {
             });
         }
         if let Some(evictions) = evictions {
+            self.shared.metrics.victims(evictions.victims.len());
             let (client, recorder, pod) =
                 (self.client.clone(), served.recorder.clone(), pod.clone());
             self.writes.spawn(async move {
@@ -444,6 +475,7 @@ impl Worker {
                 result: Ok(()),
             }) => {
                 self.forget_volumes(&decided);
+                self.shared.count_bound(&decided);
                 let pod = &decided.queued.pod;
                 let message = format!(
                     "Successfully assigned {}/{} to {}",
@@ -479,6 +511,7 @@ impl Worker {
         } = decided;
         let pod = queued.pod.clone();
         let now = Instant::now();
+        served.count_attempt(Outcome::Error, &queued);
         // Read before the state is locked: the informer may be waiting for it.
         let newest = self.pods.get(&pod.key());
         let mut state = self.shared.state.lock();
@@ -555,6 +588,50 @@ impl NotBound {
     }
 }
 
+impl Served {
+    /// An attempt ended now.
+    pub(crate) fn count_attempt(&self, outcome: Outcome, queued: &QueuedPod) {
+        let took = queued
+            .last_attempt
+            .map_or(Duration::ZERO, |at| at.elapsed());
+        self.series.attempt(outcome, took);
+    }
+}
+
+impl Shared {
+    /// A decision was made.
+    fn count_decision<T>(
+        &self,
+        served: &Served,
+        times: &crate::cycle::Times,
+        queued: &QueuedPod,
+        decision: Result<T, &Box<Failure>>,
+    ) {
+        let preempts = match &decision {
+            Err(failure) => matches!(failure.nomination, Nomination::Set { .. }),
+            Ok(_) => false,
+        };
+        served.series.decision(times, decision.is_ok(), preempts);
+        if decision.is_ok() {
+            let took = queued
+                .last_attempt
+                .map_or(Duration::ZERO, |at| at.elapsed());
+            self.metrics.decided(took);
+        } else if times.post_filter.is_some() && served.profile.preempts {
+            self.metrics.preemption();
+        }
+    }
+
+    fn count_bound(&self, decided: &Decided) {
+        let Decided { queued, served, .. } = decided;
+        served.count_attempt(Outcome::Scheduled, queued);
+        let since = queued
+            .first_attempt
+            .map_or(Duration::ZERO, |at| at.elapsed());
+        self.metrics.bound(queued.attempts, since);
+    }
+}
+
 /// Assumes the pod on its node, with what it needs there.
 fn decide(
     state: &mut State,
@@ -572,6 +649,8 @@ fn decide(
         .iter()
         .position(|one| one.binds() && one.is_interested(&queued.pod));
     cluster.assume(queued.pod.clone(), index);
+    let series = &served.series;
+    series.point(Point::Reserve, Outcome::Scheduled, now.elapsed());
     queue.on_change(&Change::PodAdded(&queued.pod), now);
     Decided {
         queued,
@@ -594,6 +673,7 @@ fn conclude(
 ) -> Failed {
     let State { cluster, queue, .. } = state;
     let pod = queued.pod.clone();
+    served.count_attempt(Outcome::Unschedulable, &queued);
     let released = dynamic_resources::release(&pod, cluster, &error.plugins);
     let (nominated, evictions) = nominate(cluster, &pod, nomination);
     if evictions
@@ -629,10 +709,44 @@ async fn carry_out(
     let Decided {
         queued,
         node,
-        volumes,
-        claims,
         binder,
         served,
+        ..
+    } = decided;
+    let mut clock = Instant::now();
+    let mut ended = |point, is_good| {
+        let outcome = match is_good {
+            true => Outcome::Scheduled,
+            false => Outcome::Error,
+        };
+        served.series.point(point, outcome, clock.elapsed());
+        clock = Instant::now();
+    };
+    let prepared = prepare(client, shared, decided).await;
+    ended(Point::PreBind, prepared.is_ok());
+    prepared?;
+    let bound = match binder.and_then(|place| extenders.get(place)) {
+        Some(extender) => {
+            let bound = extender.bind(&queued.pod, node).await;
+            bound.map_err(NotBound::Extender)
+        }
+        None => writes::bind(client, &queued.pod, node)
+            .await
+            .map_err(NotBound::Binding),
+    };
+    ended(Point::Bind, bound.is_ok());
+    bound
+}
+
+/// Gives the pod its devices and volumes.
+async fn prepare(client: &Client, shared: &Shared, decided: &Decided) -> Result<(), NotBound> {
+    let Decided {
+        queued,
+        node,
+        volumes,
+        claims,
+        served,
+        ..
     } = decided;
     for plan in claims {
         let version = writes::reserve(client, &queued.pod, plan)
@@ -645,16 +759,14 @@ async fn carry_out(
         drop(state);
         shared.wake.notify_one();
     }
+    if !queued.pod.resource_claims.is_empty() {
+        let ready = devices::ready(client, shared, served, &queued.pod, node).await;
+        ready.map_err(NotBound::Claims)?;
+    }
     if let Some(plan) = volumes {
         volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
     }
-    if let Some(extender) = binder.and_then(|place| extenders.get(place)) {
-        return extender
-            .bind(&queued.pod, node)
-            .await
-            .map_err(NotBound::Extender);
-    }
-    Ok(writes::bind(client, &queued.pod, node).await?)
+    Ok(())
 }
 
 /// Notes where the pod is expected from now on. Returns what its status is to say about it, and whom to evict.

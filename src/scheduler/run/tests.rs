@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use api::r::{
-    EVENTS, LEASES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, STORAGECLASSES,
+    DEVICECLASSES, EVENTS, LEASES, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS,
+    RESOURCECLAIMS, RESOURCESLICES, STORAGECLASSES,
 };
 use apimachinery::status::Status;
 use client::fake::Server;
@@ -328,4 +329,80 @@ async fn a_claim_that_gets_no_volume_in_time_is_tried_anew() {
     );
     let deleted = server.get(&PODS, "default/p").unwrap();
     assert_eq!(deleted["status"]["nominatedNodeName"], "a");
+}
+
+/// A node with a device that must be made ready, and a pod that wants it.
+fn with_unready_device(server: &Server) {
+    server.put(&NODES, mk_node("a"));
+    server.put(
+        &DEVICECLASSES,
+        json!({"metadata": {"name": "any"}, "spec": {}}),
+    );
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.io", "nodeName": "a",
+        "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d1",
+            "bindingConditions": ["d.io/attached"], "bindingFailureConditions": ["d.io/broken"]}]}});
+    server.put(&RESOURCESLICES, slice);
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1}});
+    let claim = json!({"metadata": {"name": "c", "namespace": "default", "uid": "c"},
+        "spec": {"devices": {"requests": [request]}}});
+    server.put(&RESOURCECLAIMS, claim);
+    let mut pod = mk_pod("p");
+    pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "c"}]);
+    server.put(&PODS, pod);
+}
+
+fn say(server: &Server, condition: &str) {
+    let mut claim = server.get(&RESOURCECLAIMS, "default/c").unwrap();
+    claim["status"]["devices"] = json!([{"driver": "d.io", "pool": "a", "device": "d1",
+        "conditions": [{"type": condition, "status": "True"}]}]);
+    server.put(&RESOURCECLAIMS, claim);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_bound_once_its_device_is_said_to_be_ready() {
+    let server = Server::default();
+    with_unready_device(&server);
+    let shutdown = start(&server);
+    seconds(5).await;
+    let claim = server.get(&RESOURCECLAIMS, "default/c").unwrap();
+    let result = &claim["status"]["allocation"]["devices"]["results"][0];
+    assert_eq!(result["bindingConditions"], json!(["d.io/attached"]));
+    assert_eq!(result["bindingFailureConditions"], json!(["d.io/broken"]));
+    assert_eq!(node_of(&server, "p"), "");
+    let pod = server.get(&PODS, "default/p").unwrap();
+    assert_eq!(pod["status"]["nominatedNodeName"], "a");
+    say(&server, "d.io/attached");
+    seconds(1).await;
+    assert_eq!(node_of(&server, "p"), "a");
+    shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_fails_to_be_made_ready_or_is_not_in_time_is_given_up_and_tried_anew() {
+    for waits in [1, 700] {
+        let server = Server::default();
+        with_unready_device(&server);
+        let shutdown = start(&server);
+        seconds(5).await;
+        if waits == 1 {
+            say(&server, "d.io/broken");
+        }
+        seconds(waits).await;
+        let told = events(&server, "FailedScheduling");
+        let message = told[0]["message"].as_str().unwrap();
+        let expected = if waits == 1 {
+            "ResourceClaim default/c: a device's binding failed"
+        } else {
+            "device binding timeout: default/p"
+        };
+        assert!(message.ends_with(expected), "{message}");
+        seconds(60).await;
+        // It was given up and, being the only one, taken again.
+        let claim = server.get(&RESOURCECLAIMS, "default/c").unwrap();
+        assert!(claim["status"]["allocation"].is_object(), "{claim}");
+        say(&server, "d.io/attached");
+        seconds(1).await;
+        assert_eq!(node_of(&server, "p"), "a", "{waits}");
+        shutdown.cancel();
+    }
 }

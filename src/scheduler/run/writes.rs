@@ -50,6 +50,12 @@ pub enum ClaimError {
     Changed(String),
     #[error("reserve ResourceClaim: {0}")]
     Write(#[from] ClientError),
+    #[error("ResourceClaim {0}: a device's binding failed")]
+    BindingFailed(String),
+    #[error("the pod does not exist any more")]
+    PodGone,
+    #[error("device binding timeout: {0}")]
+    BindingTimeout(String),
 }
 
 /// Gives a resource claim its devices if it has none, and reserves it for the pod. Returns the version after that.

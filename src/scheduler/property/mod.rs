@@ -1,278 +1,20 @@
 //! Random clusters: every decision is checked against a reference that knows nothing of sums, counts or indexes and
 //! works each rule out from the objects as they stand. And several schedulers race for the same pods.
 
+mod objects;
+mod reference;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
 use crate::cluster::testing::{mk_node, mk_pod};
+use objects::{random_claims, random_node, random_pod};
+use reference::World;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
-
-/// A cluster as plain objects.
-#[derive(Default)]
-struct World {
-    nodes: BTreeMap<String, Value>,
-    /// By uid; those with `spec.nodeName` run.
-    pods: BTreeMap<String, Value>,
-}
-
-fn number(value: &Value) -> i64 {
-    let text = value.as_str().unwrap_or("0");
-    let quantity: apimachinery::quantity::Quantity = text.parse().expect("a quantity");
-    quantity.milli_value()
-}
-
-fn selects(selector: &Value, labels: &Value) -> bool {
-    let wanted = selector["matchLabels"].as_object().into_iter().flatten();
-    wanted.into_iter().all(|(key, value)| labels[key] == *value)
-}
-
-impl World {
-    fn running(&self) -> impl Iterator<Item = &Value> {
-        self.pods
-            .values()
-            .filter(|pod| pod["spec"]["nodeName"].is_string())
-    }
-
-    fn on<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a Value> {
-        self.running()
-            .filter(move |pod| pod["spec"]["nodeName"] == node)
-    }
-
-    /// Why the pod may not run on the node, as things are.
-    fn objection(&self, pod: &Value, node: &str) -> Option<&'static str> {
-        let object = &self.nodes[node];
-        if object["spec"]["unschedulable"] == true {
-            return Some("cordoned");
-        }
-        let tolerated = |taint: &Value| {
-            let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
-            taint["effect"] == "PreferNoSchedule"
-                || tolerations
-                    .into_iter()
-                    .any(|one| one["key"] == taint["key"])
-        };
-        if !object["spec"]["taints"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .all(tolerated)
-        {
-            return Some("tainted");
-        }
-        let selector = pod["spec"]["nodeSelector"]
-            .as_object()
-            .into_iter()
-            .flatten();
-        if !selector
-            .into_iter()
-            .all(|(key, value)| object["metadata"]["labels"][key] == *value)
-        {
-            return Some("node selector");
-        }
-        self.resources(pod, node)
-            .or_else(|| self.ports(pod, node))
-            .or_else(|| self.affinity(pod, node))
-            .or_else(|| self.spread(pod, node))
-    }
-
-    fn resources(&self, pod: &Value, node: &str) -> Option<&'static str> {
-        let have = &self.nodes[node]["status"]["allocatable"];
-        if self.on(node).count() as i64 + 1 > number(&have["pods"]) / 1000 {
-            return Some("pods");
-        }
-        let ask = |pod: &Value, name: &str| {
-            number(&pod["spec"]["containers"][0]["resources"]["requests"][name])
-        };
-        for name in ["cpu", "memory", "example.com/gpu"] {
-            let used: i64 = self.on(node).map(|pod| ask(pod, name)).sum();
-            if ask(pod, name) > 0 && used + ask(pod, name) > number(&have[name]) {
-                return Some("resources");
-            }
-        }
-        None
-    }
-
-    fn ports(&self, pod: &Value, node: &str) -> Option<&'static str> {
-        let port = |pod: &Value| pod["spec"]["containers"][0]["ports"][0]["hostPort"].as_i64();
-        let wanted = port(pod)?;
-        self.on(node)
-            .any(|other| port(other) == Some(wanted))
-            .then_some("port")
-    }
-
-    /// The value of the topology key at the node of each running pod that a term selects.
-    fn places<'a>(&'a self, term: &'a Value) -> impl Iterator<Item = &'a Value> {
-        let key = term["topologyKey"].as_str().unwrap_or("");
-        let selected = self
-            .running()
-            .filter(|pod| selects(&term["labelSelector"], &pod["metadata"]["labels"]));
-        selected.map(move |pod| self.label(pod["spec"]["nodeName"].as_str().unwrap_or(""), key))
-    }
-
-    fn label(&self, node: &str, key: &str) -> &Value {
-        const NONE: &Value = &Value::Null;
-        self.nodes
-            .get(node)
-            .map_or(NONE, |node| &node["metadata"]["labels"][key])
-    }
-
-    fn affinity(&self, pod: &Value, node: &str) -> Option<&'static str> {
-        let required = |pod: &Value, kind: &str| {
-            pod["spec"]["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"][0]
-                .clone()
-        };
-        let near = required(pod, "podAffinity");
-        if !near.is_null() {
-            let here = self.label(node, near["topologyKey"].as_str()?);
-            let any = self.places(&near).any(|place| !place.is_null());
-            let first = !any && selects(&near["labelSelector"], &pod["metadata"]["labels"]);
-            if here.is_null() || (!first && !self.places(&near).any(|place| place == here)) {
-                return Some("affinity");
-            }
-        }
-        let away = required(pod, "podAntiAffinity");
-        if !away.is_null() {
-            let here = self.label(node, away["topologyKey"].as_str()?);
-            if !here.is_null() && self.places(&away).any(|place| place == here) {
-                return Some("anti-affinity");
-            }
-        }
-        for other in self.running() {
-            let away = required(other, "podAntiAffinity");
-            if away.is_null() || !selects(&away["labelSelector"], &pod["metadata"]["labels"]) {
-                continue;
-            }
-            let key = away["topologyKey"].as_str()?;
-            let (here, there) = (
-                self.label(node, key),
-                self.label(other["spec"]["nodeName"].as_str()?, key),
-            );
-            if !here.is_null() && here == there {
-                return Some("the others' anti-affinity");
-            }
-        }
-        None
-    }
-
-    fn spread(&self, pod: &Value, node: &str) -> Option<&'static str> {
-        let constraint = &pod["spec"]["topologySpreadConstraints"][0];
-        if constraint["whenUnsatisfiable"] != "DoNotSchedule" {
-            return None;
-        }
-        let key = constraint["topologyKey"].as_str()?;
-        let here = self.label(node, key);
-        if here.is_null() {
-            return Some("spread: no label");
-        }
-        // Nodes that the pod's node selector leaves out are no domains.
-        let counts_node = |node: &Value| {
-            let selector = pod["spec"]["nodeSelector"]
-                .as_object()
-                .into_iter()
-                .flatten();
-            selector
-                .into_iter()
-                .all(|(key, value)| node["metadata"]["labels"][key] == *value)
-        };
-        let mut domains: BTreeMap<String, i64> = BTreeMap::new();
-        for (name, object) in self.nodes.iter().filter(|(_, node)| counts_node(node)) {
-            let domain = &object["metadata"]["labels"][key];
-            if domain.is_null() {
-                continue;
-            }
-            let matching = self.on(name).filter(|other| {
-                selects(&constraint["labelSelector"], &other["metadata"]["labels"])
-            });
-            *domains.entry(domain.to_string()).or_default() += matching.count() as i64;
-        }
-        let least = domains.values().min().copied().unwrap_or(0);
-        let own = i64::from(selects(
-            &constraint["labelSelector"],
-            &pod["metadata"]["labels"],
-        ));
-        let skew = domains.get(&here.to_string()).copied().unwrap_or(0) + own - least;
-        (skew > constraint["maxSkew"].as_i64()?).then_some("spread: skew")
-    }
-}
-
-fn random_node(random: &mut StdRng, name: &str) -> Value {
-    let mut node = mk_node(name);
-    if random.random_bool(0.8) {
-        node["metadata"]["labels"][ZONE] = json!(format!("zone-{}", random.random_range(0..3)));
-    }
-    if random.random_bool(0.5) {
-        node["metadata"]["labels"]["disk"] = json!("ssd");
-    }
-    node["status"]["allocatable"] = json!({
-        "cpu": format!("{}", random.random_range(1..6)), "memory": format!("{}Gi", random.random_range(1..8)),
-        "pods": format!("{}", random.random_range(2..8)),
-    });
-    if random.random_bool(0.2) {
-        node["status"]["allocatable"]["example.com/gpu"] = json!("2");
-    }
-    if random.random_bool(0.15) {
-        let effect = ["NoSchedule", "NoExecute", "PreferNoSchedule"][random.random_range(0..3)];
-        node["spec"]["taints"] = json!([{"key": "dedicated", "effect": effect}]);
-    }
-    if random.random_bool(0.1) {
-        node["spec"]["unschedulable"] = json!(true);
-    }
-    node
-}
-
-fn random_pod(random: &mut StdRng, name: &str) -> Value {
-    let app = format!("app-{}", random.random_range(0..3));
-    let mut pod = json!({
-        "metadata": {"name": name, "namespace": "default", "uid": name, "labels": {"app": app}},
-        "spec": {"schedulerName": "default-scheduler", "containers": [{"image": "i", "resources": {"requests": {
-            "cpu": format!("{}m", random.random_range(0..20) * 100),
-            "memory": format!("{}Mi", random.random_range(0..20) * 100)}}}]},
-    });
-    let any_app = |random: &mut StdRng| json!({"matchLabels": {"app": format!("app-{}", random.random_range(0..3))}});
-    let key = |random: &mut StdRng| if random.random_bool(0.5) { ZONE } else { HOST };
-    let spec = &mut pod["spec"];
-    if random.random_bool(0.1) {
-        spec["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1");
-    }
-    if random.random_bool(0.15) {
-        let port = random.random_range(8000..8003);
-        spec["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": port}]);
-    }
-    if random.random_bool(0.3) {
-        spec["tolerations"] = json!([{"key": "dedicated", "operator": "Exists"}]);
-    }
-    if random.random_bool(0.2) {
-        spec["nodeSelector"] = json!({"disk": "ssd"});
-    }
-    if random.random_bool(0.3) {
-        let kind = if random.random_bool(0.3) {
-            "podAffinity"
-        } else {
-            "podAntiAffinity"
-        };
-        let term = json!({"labelSelector": any_app(random), "topologyKey": key(random)});
-        spec["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([term]);
-    }
-    if random.random_bool(0.3) {
-        let when = if random.random_bool(0.7) {
-            "DoNotSchedule"
-        } else {
-            "ScheduleAnyway"
-        };
-        spec["topologySpreadConstraints"] = json!([{
-            "maxSkew": random.random_range(1..3), "topologyKey": key(random), "whenUnsatisfiable": when,
-            "labelSelector": any_app(random),
-        }]);
-    }
-    if random.random_bool(0.3) {
-        spec["priority"] = json!(random.random_range(0..3) * 100);
-    }
-    pod
-}
 
 mod decisions {
     use std::sync::Arc;
@@ -297,6 +39,47 @@ mod decisions {
     }
 
     impl Both {
+        /// Namespaces, claims, and how many volumes nodes take.
+        fn begin(&mut self, random: &mut StdRng) {
+            for (name, labels) in [("default", json!({})), ("other", json!({"team": "x"}))] {
+                let own = serde_json::from_value(labels.clone()).expect("labels");
+                self.cluster.set_namespace(name, Some(own));
+                self.world.namespaces.insert(name.into(), labels);
+            }
+            let storage = &mut self.cluster.storage;
+            for (key, claim, volume) in random_claims(random) {
+                let name = volume["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or("")
+                    .to_string();
+                let read = serde_json::from_value(volume.clone()).expect("a volume");
+                storage.set_volume(&name, Some(Arc::new(read)));
+                let read = serde_json::from_value(claim.clone()).expect("a claim");
+                storage.claims.insert(key.clone(), Arc::new(read));
+                self.world.claims.insert(key, (claim, volume));
+            }
+            for number in 0..6 {
+                let (name, count) = (format!("node-{number}"), random.random_range(1..4));
+                let node = json!({"spec": {"drivers": [{"name": "d.io", "allocatable": {"count": count}}]}});
+                let node = serde_json::from_value(node).expect("a CSINode");
+                storage.csi_nodes.insert(name.clone(), Arc::new(node));
+                self.world.limits.insert(name, count);
+            }
+        }
+
+        /// A running pod begins to end: it goes on taking what it has, and counts for nothing where pods are spread.
+        fn end(&mut self) {
+            let running = self.world.pods.keys().cloned().collect::<Vec<_>>();
+            if running.is_empty() {
+                return;
+            }
+            let uid = &running[self.random.random_range(0..running.len())];
+            if let Some(value) = self.world.pods.get_mut(uid) {
+                value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                self.cluster.set_pod(Arc::new(pod(value.clone())));
+            }
+        }
+
         fn place(&mut self, mut value: Value, node: &str) {
             value["spec"]["nodeName"] = json!(node);
             let parsed = pod(value.clone());
@@ -382,7 +165,8 @@ mod decisions {
         }
 
         fn churn(&mut self) {
-            match self.random.random_range(0..10) {
+            match self.random.random_range(0..12) {
+                11 => self.end(),
                 0 => {
                     let name = format!("node-{}", self.random.random_range(0..12));
                     let mut value = random_node(&mut self.random, &name);
@@ -423,6 +207,7 @@ mod decisions {
             next: 0,
             random: StdRng::seed_from_u64(seed ^ 1),
         };
+        both.begin(&mut random);
         for number in 0..random.random_range(1..10) {
             let name = format!("node-{number}");
             let value = random_node(&mut random, &name);
@@ -510,6 +295,9 @@ mod race {
                 let mut pod = random_pod(&mut random, &format!("pod-{number}"));
                 // Nobody is evicted here, and what depends on others is checked in turn below.
                 pod["spec"]["priority"] = json!(0);
+                // Nor are there claims, or other namespaces.
+                pod["spec"]["volumes"] = json!([]);
+                pod["metadata"]["namespace"] = json!("default");
                 server.put(&PODS, pod.clone());
                 left.push(pod);
                 if number % 4 == 0 {
@@ -550,10 +338,13 @@ mod race {
                 };
                 let alone = World {
                     nodes: world.nodes.clone(),
-                    pods: BTreeMap::new(),
+                    ..World::default()
                 };
                 let mut pod = pod.clone();
-                pod["spec"]["affinity"] = Value::Null;
+                for kind in ["podAffinity", "podAntiAffinity"] {
+                    pod["spec"]["affinity"][kind] = Value::Null;
+                }
+                pod["spec"]["topologySpreadConstraints"] = Value::Null;
                 assert_eq!(alone.objection(&pod, node), None, "seed {seed}");
             }
         }
