@@ -1,6 +1,7 @@
 //! Certificates, kubeconfig, local nodes, and what starts and ends a cluster.
 
 pub mod cgroup;
+pub mod component;
 pub mod control;
 pub mod files;
 pub mod gateway;

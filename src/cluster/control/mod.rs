@@ -1,7 +1,7 @@
 //! The control plane's parts, as they run: alone under upstream's names, or all in one process.
 //!
 //! ```text
-//!  api        one API server: store, certificates, listeners     component  a component's health, over TLS
+//!  api        one API server: store, certificates, listeners     parts      what runs beside it in one process
 //!  store      embedded or etcd, and etcd's API in front          server     `skiff server`: all of the control plane
 //!  inprocess  the transport between parts of one process         notify     tells a supervisor that a part is ready
 //! ```
@@ -9,7 +9,6 @@
 //! **Invariant:** a part's end is the end of its process; whoever started the process starts it again.
 
 pub mod api;
-pub mod component;
 pub mod inprocess;
 pub mod notify;
 mod parts;

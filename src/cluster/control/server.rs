@@ -143,11 +143,15 @@ fn start_parts(
     parts: &mut Parts,
 ) {
     if let Some(config) = scheduler {
+        let counted = config.metrics.clone();
+        server.add_metrics(Box::new(move |text| counted.write(text)));
         let client = InProcess::client(server, "system:kube-scheduler", &[])
             .with_user_agent("kube-scheduler");
         let shutdown = shutdown.clone();
         parts.start("scheduler", scheduler::run(client, config, shutdown));
     }
+    // The process's clients and work queues are these parts'.
+    server.add_metrics(Box::new(client::metrics::write));
     if let Some(mut config) = controllers {
         config.root_ca = std::fs::read_to_string(pki.certificate("ca")).ok();
         let signing_key = std::fs::read_to_string(pki.key("ca")).ok();

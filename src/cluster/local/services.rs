@@ -217,6 +217,8 @@ fn api_server(cluster: &Cluster, node: &NodeState) -> Service {
 fn scheduler() -> Service {
     Service::new("kube-scheduler", "kube-scheduler")
         .argument("--kubeconfig=/etc/kubernetes/scheduler.conf")
+        .argument("--authentication-kubeconfig=/etc/kubernetes/scheduler.conf")
+        .argument("--authorization-kubeconfig=/etc/kubernetes/scheduler.conf")
         .argument("--bind-address=127.0.0.1")
         .after("kube-apiserver")
 }
@@ -224,7 +226,10 @@ fn scheduler() -> Service {
 fn controller_manager() -> Service {
     Service::new("kube-controller-manager", "kube-controller-manager")
         .argument("--kubeconfig=/etc/kubernetes/controller-manager.conf")
+        .argument("--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf")
+        .argument("--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf")
         .argument("--bind-address=127.0.0.1")
+        .argument(format!("--client-ca-file={PKI}/ca.crt"))
         .argument(format!("--cluster-cidr={PODS}"))
         .argument(format!("--service-cluster-ip-range={SERVICES}"))
         .argument(format!("--root-ca-file={PKI}/ca.crt"))

@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ArgAction;
+use cluster::component;
 use cluster::controllers::{self, ControllersConfig};
 
-use super::runtime::{self, ClientFlags, Common, HealthFlags};
+use super::component::SecureFlags;
+use super::runtime::{self, ClientFlags, Common};
 use super::scheduler::LeaderFlags;
 use crate::flags;
 
-/// Where its health is served by default.
-const PORT: u16 = 10257;
-
 #[derive(clap::Args, Debug)]
 pub struct ControllerManager {
+    /// The port on which to serve HTTPS with authentication and authorization. If 0, don't serve HTTPS at all.
+    #[arg(long, default_value_t = 10257)]
+    secure_port: u16,
+    #[command(flatten)]
+    secure: SecureFlags,
     #[command(flatten)]
     client: ClientFlags,
     #[command(flatten)]
     leader: LeaderFlags,
-    #[command(flatten)]
-    health: HealthFlags,
     /// A list of controllers to enable. '*' enables all on-by-default controllers, 'foo' enables the controller named
     /// 'foo', '-foo' disables the controller named 'foo'.
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
@@ -76,9 +78,10 @@ pub struct ControllerManager {
 impl ControllerManager {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Self {
+            secure_port,
+            secure,
             client,
             leader,
-            health,
             controllers,
             allocate_node_cidrs,
             cluster_cidr,
@@ -141,8 +144,13 @@ impl ControllerManager {
         };
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kube-controller-manager")?;
-            let work = controllers::run(client, config, shutdown.clone());
-            Ok(health.beside(PORT, shutdown, work).await?)
+            let serving = secure.serving(secure_port)?;
+            let serve = super::component::serve(
+                serving.map(|serving| component::controller_manager(&config, serving)),
+                shutdown.clone(),
+            );
+            let work = async { Ok(controllers::run(client, config, shutdown).await?) };
+            tokio::try_join!(work, serve).map(drop)
         })
     }
 }

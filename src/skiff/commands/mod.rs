@@ -1,6 +1,7 @@
 //! The table of commands.
 
 mod apiserver;
+mod component;
 mod controller_manager;
 mod dns;
 mod etcd_gateway;

@@ -1,13 +1,11 @@
 //! What every long-running command shares: its log, its threads, and how it is told to end.
 
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use cluster::client::{Client, RestConfig};
-use cluster::control::component::ComponentServer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::Layer;
@@ -45,48 +43,6 @@ impl ClientFlags {
             config.server.clone_from(master);
         }
         Ok(Client::connect(config)?.with_user_agent(name))
-    }
-}
-
-/// Where a component that is a client serves its own health.
-#[derive(clap::Args, Debug)]
-pub struct HealthFlags {
-    /// The port on which to serve HTTPS; 0 serves nothing. Each component has its own.
-    #[arg(long)]
-    pub secure_port: Option<u16>,
-    /// The IP address on which to listen for the --secure-port port.
-    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
-    pub bind_address: IpAddr,
-}
-
-impl HealthFlags {
-    /// Runs `work`, and beside it what tells others that it runs. A component whose port is taken works without.
-    pub async fn beside<E>(
-        &self,
-        port: u16,
-        shutdown: CancellationToken,
-        work: impl Future<Output = Result<(), E>>,
-    ) -> Result<(), E> {
-        let port = self.secure_port.unwrap_or(port);
-        let address = SocketAddr::new(self.bind_address, port);
-        let host = cluster::process::host_name();
-        let served = async {
-            if port == 0 {
-                return;
-            }
-            match ComponentServer::bind(address, &host).await {
-                Ok(server) => server.serve(shutdown).await,
-                Err(error) => tracing::warn!(%error, "The component's health is not served"),
-            }
-        };
-        let serving = async {
-            served.await;
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            ended = work => ended,
-            () = serving => Ok(()),
-        }
     }
 }
 

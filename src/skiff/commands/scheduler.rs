@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ArgAction;
+use cluster::component;
 use cluster::scheduler::{self, SchedulerConfig};
 
-use super::runtime::{self, ClientFlags, Common, HealthFlags};
+use super::component::SecureFlags;
+use super::runtime::{self, ClientFlags, Common};
 use crate::flags;
-
-/// Where its health is served by default.
-const PORT: u16 = 10259;
 
 /// Flags of components of which one at a time works.
 #[derive(clap::Args, Debug)]
@@ -33,12 +32,15 @@ pub struct LeaderFlags {
 
 #[derive(clap::Args, Debug)]
 pub struct Scheduler {
+    /// The port on which to serve HTTPS with authentication and authorization. If 0, don't serve HTTPS at all.
+    #[arg(long, default_value_t = 10259)]
+    secure_port: u16,
+    #[command(flatten)]
+    secure: SecureFlags,
     #[command(flatten)]
     client: ClientFlags,
     #[command(flatten)]
     leader: LeaderFlags,
-    #[command(flatten)]
-    health: HealthFlags,
     /// The path to the configuration file (KubeSchedulerConfiguration). It takes the place of the leader election flags.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -52,9 +54,10 @@ pub struct Scheduler {
 impl Scheduler {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let Self {
+            secure_port,
+            secure,
             mut client,
             leader,
-            health,
             config,
             pod_max_in_unschedulable_pods_duration,
             common,
@@ -86,8 +89,13 @@ impl Scheduler {
         config.pod_max_unschedulable = pod_max_in_unschedulable_pods_duration;
         runtime::run(&common, |shutdown| async move {
             let client = client.client("kube-scheduler")?;
-            let work = scheduler::run(client, config, shutdown.clone());
-            Ok(health.beside(PORT, shutdown, work).await?)
+            let serving = secure.serving(secure_port)?;
+            let serve = super::component::serve(
+                serving.map(|serving| component::scheduler(&config, serving)),
+                shutdown.clone(),
+            );
+            let work = async { Ok(scheduler::run(client, config, shutdown).await?) };
+            tokio::try_join!(work, serve).map(drop)
         })
     }
 }
