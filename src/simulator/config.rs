@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use api::view::Taint;
-use apimachinery::{selector::LabelSelector, time::parse_go_duration};
+use apimachinery::{name, quantity::Quantity, selector::LabelSelector, time::parse_go_duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 /// Most nodes of one simulator; their leases alone are 2,500 writes a second at the slowest.
@@ -180,6 +180,11 @@ impl Config {
                 ));
             }
         }
+        for (index, nodes) in self.nodes.iter().enumerate() {
+            nodes
+                .check()
+                .map_err(|why| ConfigError::Invalid(format!("nodes[{index}].{why}")))?;
+        }
         for rule in &self.rules {
             let finish = rule.finish.iter();
             let stages = [&rule.start, &rule.ready, &rule.delete]
@@ -193,6 +198,47 @@ impl Config {
                     ));
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+impl Nodes {
+    /// What a server would refuse of each node, told before any is made.
+    fn check(&self) -> Result<(), String> {
+        let Nodes {
+            prefix,
+            count: _,
+            zones: _,
+            labels,
+            taints,
+            capacity,
+        } = self;
+        if let Some(why) = name::dns_1123_subdomain(&format!("{prefix}-0")).first() {
+            return Err(format!("prefix: {prefix:?}: {why}"));
+        }
+        for (key, value) in labels {
+            let problems = [name::qualified_name(key), name::label_value(value)];
+            if let Some(why) = problems.iter().flatten().next() {
+                return Err(format!("labels: {key}={value}: {why}"));
+            }
+        }
+        for taint in taints {
+            let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            if !effects.contains(&taint.effect.as_str()) {
+                let effect = &taint.effect;
+                return Err(format!(
+                    "taints: {effect:?} is no effect, which are {effects:?}"
+                ));
+            }
+        }
+        for (resource, amount) in capacity {
+            if amount.parse::<Quantity>().is_err() {
+                return Err(format!("capacity: {resource}: {amount:?} is no quantity"));
+            }
+        }
+        if !capacity.contains_key("pods") {
+            return Err("capacity: without pods a node takes none".into());
         }
         Ok(())
     }
@@ -249,6 +295,20 @@ rules:
             ("", "there is no node"),
             ("nodes: [{count: 60000}]", "more than"),
             ("nodes: [{count: 1}, {count: 1}]", "taken"),
+            (
+                "nodes: [{count: 1, prefix: Big_}]",
+                "nodes[0].prefix: \"Big_\"",
+            ),
+            (
+                "nodes: [{count: 1, capacity: {pods: many}}]",
+                "\"many\" is no quantity",
+            ),
+            ("nodes: [{count: 1, capacity: {cpu: '1'}}]", "without pods"),
+            (
+                "nodes: [{count: 1, taints: [{key: a, effect: Never}]}]",
+                "\"Never\" is no effect",
+            ),
+            ("nodes: [{count: 1, labels: {'a b': c}}]", "labels: a b=c"),
             (
                 "nodes: [{count: 1}]\nrules: [{start: {failures: 2}}]",
                 "share",
