@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Rounds in `hack/test`; 100 have been run by hand.
+/// Rounds in `hack/test`, where they take half a minute.
 const ROUNDS: u64 = 4;
 /// Changes and kills in each round.
 const STEPS: usize = 12;

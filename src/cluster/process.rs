@@ -66,7 +66,7 @@ impl Process {
         })
     }
 
-    /// Whether it still runs; a zombie does not.
+    /// Whether it still runs; one that is ending does not, nor does a zombie.
     pub fn is_alive(&self) -> bool {
         self.boot == boot_id() && start_time(self.pid) == Some(self.started)
     }
@@ -116,14 +116,22 @@ pub fn nice() -> Option<i32> {
     fields.nth(16)?.parse().ok()
 }
 
-/// `None` for a zombie, which only waits for its parent.
+/// `PF_EXITING` of Linux's include/linux/sched.h.
+const EXITING: u32 = 0x4;
+
+/// `None` for a zombie, which only waits for its parent, and for one that is ending: the first process of a node does
+/// so until all others of the node are gone.
 fn parse_start_time(stat: &str) -> Option<u64> {
     // The second field is the name in parentheses and may contain anything.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if fields.next()? == "Z" {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    let flags: u32 = fields.nth(5)?.parse().ok()?;
+    if flags & EXITING != 0 {
+        return None;
+    }
+    fields.nth(12)?.parse().ok()
 }
 
 /// The program's name as `ps` and `ss` show it (at most 15 bytes).
@@ -169,5 +177,16 @@ mod tests {
             }
             .is_alive()
         );
+    }
+
+    #[test]
+    fn a_process_that_is_ending_does_not_run() {
+        let stat = |state: &str, flags: u32| {
+            format!("7 (skiff (node)) {state} 1 7 7 0 -1 {flags} 9 9 9 9 9 9 9 9 20 0 3 0 4711 1 1")
+        };
+        assert_eq!(parse_start_time(&stat("S", 0x0040_0100)), Some(4711));
+        assert_eq!(parse_start_time(&stat("S", 0x0040_0104)), None);
+        assert_eq!(parse_start_time(&stat("Z", 0x0040_0100)), None);
+        assert_eq!(parse_start_time(""), None);
     }
 }
