@@ -31,6 +31,8 @@ enum Kind {
     /// An embedded message.
     One(&'static Message),
     Many(&'static Message),
+    /// A list whose items are written by hand.
+    Each(Writer),
     /// A message of named entries in field 1.
     Map(Writer),
     /// Written by hand.
@@ -39,7 +41,7 @@ enum Kind {
 
 type Writer = fn(&Value, &mut Vec<u8>);
 
-use Kind::{By, Flag, Int, Many, Map, Number, One, Text, Texts};
+use Kind::{By, Each, Flag, Int, Many, Map, Number, One, Text, Texts};
 
 static DOCUMENT: Message = Message {
     fields: &[
@@ -47,7 +49,7 @@ static DOCUMENT: Message = Message {
         ("info", 2, One(&INFO)),
         ("paths", 8, By(paths)),
         ("definitions", 9, Map(schema)),
-        ("security", 12, Many(&REQUIREMENT)),
+        ("security", 12, Each(requirement)),
         ("securityDefinitions", 13, Map(security_definition)),
     ],
     extension: 16,
@@ -67,7 +69,7 @@ static PATH_ITEM: Message = Message {
         ("options", 6, One(&OPERATION)),
         ("head", 7, One(&OPERATION)),
         ("patch", 8, One(&OPERATION)),
-        ("parameters", 9, Many(&PARAMETERS_ITEM)),
+        ("parameters", 9, Each(parameter)),
     ],
     extension: 10,
 };
@@ -80,18 +82,12 @@ static OPERATION: Message = Message {
         ("operationId", 5, Text),
         ("produces", 6, Texts),
         ("consumes", 7, Texts),
-        ("parameters", 8, Many(&PARAMETERS_ITEM)),
+        ("parameters", 8, Each(parameter)),
         ("responses", 9, By(responses)),
         ("schemes", 10, Texts),
         ("deprecated", 11, Flag),
     ],
     extension: 13,
-};
-
-/// Which of the parameter messages it is depends on `in`: see `parameter`.
-static PARAMETERS_ITEM: Message = Message {
-    fields: &[],
-    extension: 0,
 };
 
 static BODY_PARAMETER: Message = Message {
@@ -162,7 +158,7 @@ static SCHEMA: Message = Message {
         ("maxProperties", 17, Int),
         ("minProperties", 18, Int),
         ("required", 19, Texts),
-        ("enum", 20, By(any)),
+        ("enum", 20, Each(any)),
         ("additionalProperties", 21, By(additional_properties)),
         ("type", 22, By(type_item)),
         ("items", 23, By(schema_item)),
@@ -183,12 +179,6 @@ static API_KEY: Message = Message {
     extension: 5,
 };
 
-/// Names with lists of scopes: see `requirement`.
-static REQUIREMENT: Message = Message {
-    fields: &[],
-    extension: 0,
-};
-
 /// The document's bytes.
 pub fn encode(document: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 << 20);
@@ -197,15 +187,6 @@ pub fn encode(document: &Value) -> Vec<u8> {
 }
 
 fn message(value: &Value, of: &'static Message, out: &mut Vec<u8>) {
-    if std::ptr::eq(of, &PARAMETERS_ITEM) {
-        return parameter(value, out);
-    }
-    if std::ptr::eq(of, &REQUIREMENT) {
-        return requirement(value, out);
-    }
-    if v3::wrapped(value, of, out) {
-        return;
-    }
     for (key, number, kind) in of.fields {
         let Some(value) = value.get(key) else {
             continue;
@@ -221,8 +202,7 @@ fn message(value: &Value, of: &'static Message, out: &mut Vec<u8>) {
                 items(value).for_each(|item| embed(*number, out, |out| message(item, of, out)));
             }
             Map(write) => embed(*number, out, |out| named(1, value, *write, out)),
-            // A list of anything is repeated.
-            By(write) if *key == "enum" => {
+            Each(write) => {
                 items(value).for_each(|item| embed(*number, out, |out| write(item, out)));
             }
             By(write) => embed(*number, out, |out| write(value, out)),
@@ -298,6 +278,7 @@ fn responses(value: &Value, out: &mut Vec<u8>) {
     );
 }
 
+/// Which of the parameter messages it is depends on `in`.
 fn parameter(value: &Value, out: &mut Vec<u8>) {
     if value.get("$ref").is_some() {
         return embed(2, out, |out| message(value, &REFERENCE, out));
@@ -313,6 +294,7 @@ fn parameter(value: &Value, out: &mut Vec<u8>) {
     });
 }
 
+/// Names with lists of scopes.
 fn requirement(value: &Value, out: &mut Vec<u8>) {
     named(
         1,

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Kind::{By, Flag, Int, Many, Map, Number, One, Text, Texts};
+use super::Kind::{By, Each, Flag, Int, Map, Number, One, Text, Texts};
 use super::{Message, any, embed, extensions, flag, message, named, number, security_scheme, text};
 
 static DOCUMENT: Message = Message {
@@ -44,7 +44,7 @@ static PATH_ITEM: Message = Message {
         ("options", 8, One(&OPERATION)),
         ("head", 9, One(&OPERATION)),
         ("patch", 10, One(&OPERATION)),
-        ("parameters", 13, Many(&OR_PARAMETER)),
+        ("parameters", 13, Each(parameter)),
     ],
     extension: 14,
 };
@@ -55,18 +55,12 @@ static OPERATION: Message = Message {
         ("summary", 2, Text),
         ("description", 3, Text),
         ("operationId", 5, Text),
-        ("parameters", 6, Many(&OR_PARAMETER)),
+        ("parameters", 6, Each(parameter)),
         ("requestBody", 7, By(request_body)),
         ("responses", 8, By(responses)),
         ("deprecated", 10, Flag),
     ],
     extension: 13,
-};
-
-/// A parameter, wrapped in what could be a reference.
-static OR_PARAMETER: Message = Message {
-    fields: &[("", 1, One(&PARAMETER))],
-    extension: 0,
 };
 
 static PARAMETER: Message = Message {
@@ -120,11 +114,11 @@ static SCHEMA: Message = Message {
         ("maxProperties", 21, Int),
         ("minProperties", 22, Int),
         ("required", 23, Texts),
-        ("enum", 24, By(any)),
+        ("enum", 24, Each(any)),
         ("type", 25, Text),
-        ("allOf", 26, Many(&OR_SCHEMA)),
-        ("oneOf", 27, Many(&OR_SCHEMA)),
-        ("anyOf", 28, Many(&OR_SCHEMA)),
+        ("allOf", 26, Each(schema_or_reference)),
+        ("oneOf", 27, Each(schema_or_reference)),
+        ("anyOf", 28, Each(schema_or_reference)),
         ("not", 29, One(&SCHEMA)),
         ("items", 30, By(items_item)),
         ("properties", 31, Map(schema_or_reference)),
@@ -134,12 +128,6 @@ static SCHEMA: Message = Message {
         ("format", 35, Text),
     ],
     extension: 36,
-};
-
-/// A schema or a reference: see `schema_or_reference`.
-static OR_SCHEMA: Message = Message {
-    fields: &[("", 1, By(schema_or_reference))],
-    extension: 0,
 };
 
 static REFERENCE: Message = Message {
@@ -158,17 +146,9 @@ fn paths(value: &Value, out: &mut Vec<u8>) {
     named(1, value, |item, out| message(item, &PATH_ITEM, out), out);
 }
 
-/// What wraps a message that could be a reference: the message itself is in field 1.
-pub(super) fn wrapped(value: &Value, of: &'static Message, out: &mut Vec<u8>) -> bool {
-    if std::ptr::eq(of, &OR_PARAMETER) {
-        embed(1, out, |out| message(value, &PARAMETER, out));
-        return true;
-    }
-    if std::ptr::eq(of, &OR_SCHEMA) {
-        schema_or_reference(value, out);
-        return true;
-    }
-    false
+/// Wrapped in what could be a reference.
+fn parameter(value: &Value, out: &mut Vec<u8>) {
+    embed(1, out, |out| message(value, &PARAMETER, out));
 }
 
 fn schema_or_reference(value: &Value, out: &mut Vec<u8>) {
