@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
 use crate::request::UserInfo;
 
@@ -18,15 +18,11 @@ pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 pub fn user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
-    let name = subject
-        .iter_common_name()
-        .last()
-        .and_then(|attribute| attribute.as_str().ok())
-        .filter(|name| !name.is_empty())?;
-    let groups = subject
-        .iter_organization()
-        .filter_map(|attribute| attribute.as_str().ok());
-    let mut user = UserInfo::new(name, groups);
+    let (name, groups) = names(subject);
+    if name.is_empty() {
+        return None;
+    }
+    let mut user = UserInfo::new(name, groups.iter().map(String::as_str));
     user.uid = subject
         .iter_attributes()
         .find(|attribute| attribute.attr_type().to_id_string() == UID_OID)
@@ -35,6 +31,20 @@ pub fn user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
         .to_owned();
     user.extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![credential(certificate)])]);
     Some(user)
+}
+
+/// The last CN, empty without one, and every O.
+pub fn names(subject: &X509Name<'_>) -> (String, Vec<String>) {
+    let common_name = subject
+        .iter_common_name()
+        .last()
+        .and_then(|name| name.as_str().ok())
+        .unwrap_or_default();
+    let organizations = subject
+        .iter_organization()
+        .filter_map(|name| name.as_str().ok().map(str::to_owned))
+        .collect();
+    (common_name.to_owned(), organizations)
 }
 
 /// The end of a certificate's life, in seconds since 1970.

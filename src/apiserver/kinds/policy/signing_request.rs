@@ -5,7 +5,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::pem::Pem;
-use x509_parser::prelude::{FromDer, X509Name};
+use x509_parser::prelude::FromDer;
+
+use crate::authn::certificate;
 
 const LABEL: &str = "CERTIFICATE REQUEST";
 const P256: &str = "1.2.840.10045.3.1.7";
@@ -113,7 +115,7 @@ impl SigningRequest {
             return Err("asn1: syntax error: trailing data".to_owned());
         }
         let subject = &request.certification_request_info.subject;
-        let (common_name, organizations) = names(subject);
+        let (common_name, organizations) = certificate::names(subject);
         Ok(Self {
             der,
             common_name,
@@ -167,19 +169,6 @@ impl SigningRequest {
             _ => Err("crypto/rsa: verification error"),
         }
     }
-}
-
-fn names(subject: &X509Name<'_>) -> (String, Vec<String>) {
-    let common_name = subject
-        .iter_common_name()
-        .last()
-        .and_then(|name| name.as_str().ok())
-        .unwrap_or_default();
-    let organizations = subject
-        .iter_organization()
-        .filter_map(|name| name.as_str().ok().map(str::to_owned))
-        .collect();
-    (common_name.to_owned(), organizations)
 }
 
 #[cfg(test)]
