@@ -237,4 +237,26 @@ mod tests {
         assert!(message_for("example.com", "v3", "DeleteOptions").is_some());
         assert!(message_for("example.com", "v3", "Pod").is_none());
     }
+
+    #[test]
+    fn absent_fields_are_shown_as_go_shows_them() {
+        let shown = |path: &str| {
+            apimachinery::schema::shown_absent(crate::r::DEPLOYMENTS.schema, &path.into())
+        };
+        assert_eq!(shown("spec.selector"), "null");
+        assert_eq!(shown("spec.replicas"), "null");
+        assert_eq!(shown("spec.template.spec"), "null");
+        assert_eq!(
+            shown("spec.template.metadata.labels"),
+            serde_json::Value::Null
+        );
+        assert_eq!(
+            shown("spec.template.spec.containers[0].ports"),
+            serde_json::Value::Null
+        );
+        assert_eq!(shown("spec.template.spec.containers[0].image"), "");
+        assert_eq!(shown("spec.minReadySeconds"), 0);
+        assert_eq!(shown("spec.template.metadata.labels[a.b/c]"), "null");
+        assert_eq!(shown("nothing.here"), "null");
+    }
 }

@@ -293,6 +293,11 @@ impl ErrorList {
         );
     }
 
+    /// What was found, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Error> {
+        self.0.iter_mut()
+    }
+
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use conform::{complete, conform, prune, zero_field};
+pub use conform::{complete, conform, prune, shown_absent, zero_field};
 pub use walk::unknown_fields;
 
 /// A pointer to a table: to a static for built-in types, counted for types made at run time.

@@ -291,24 +291,34 @@ fn set_element_orders(
     Ok(())
 }
 
-/// Every item the patch sets must be in the order it gives.
+/// The items the patch sets must stand in the order it gives, each at a place of its own.
 fn check_order(
     items: Option<&[Value]>,
     order: &[Value],
     key: Option<&str>,
 ) -> Result<(), PatchError> {
-    let order_of = Positions::of(order, key);
-    for item in items.unwrap_or_default() {
-        let directive = item.get(DIRECTIVE).and_then(Value::as_str);
-        if directive.is_none() && order_of.get(item).is_none() {
+    let items = items.unwrap_or_default();
+    let same = |item: &Value, place: &Value| match key {
+        Some(key) => item.get(key) == place.get(key),
+        None => item == place,
+    };
+    let mut places = order.iter();
+    let set = items.iter().filter(|item| item.get(DIRECTIVE).is_none());
+    for item in set {
+        if !places.any(|place| same(item, place)) {
             return Err(unmergeable(format!(
-                "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}",
-                Value::Array(items.unwrap_or_default().to_vec()),
-                Value::Array(order.to_vec())
+                "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+                go_list(items),
+                go_list(order)
             )));
         }
     }
     Ok(())
+}
+
+fn go_list(items: &[Value]) -> String {
+    let items: Vec<String> = items.iter().map(super::go_text).collect();
+    format!("[{}]", items.join(" "))
 }
 
 /// Where items are: by the key if there is one, by value if not. Of those that are there several times the first counts.
@@ -640,6 +650,12 @@ pub(super) mod tests {
         check_error(
             json!({}),
             json!({"$setElementOrder/items": [{"name": "b"}], "items": [{"name": "c"}]}),
+        );
+        let twisted = json!({"$setElementOrder/items": [{"name": "a"}, {"name": "b"}], "items": [{"name": "b"}, {"name": "a"}]});
+        let error = strategic_merge(json!({"items": []}), twisted, &ROOT).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "The order in patch list:\n[map[name:b] map[name:a]]\n doesn't match $setElementOrder list:\n[map[name:a] map[name:b]]\n"
         );
         check_error(json!({}), json!({"$setElementOrder/items": "b"}));
     }

@@ -56,6 +56,40 @@ pub fn zero_field(message: &Message, name: &str) -> Value {
     field.and_then(absent).unwrap_or(Value::Null)
 }
 
+/// What Go's validation shows of the field at `path` when nothing is in it: the text `null` of a pointer, null of a list
+/// or map, and else the type's zero value (`field.Error.ErrorBody`). A struct, and what no path leads to, counts as a
+/// pointer.
+pub fn shown_absent(message: &Message, path: &Path) -> Value {
+    let pointer = || Value::String("null".to_owned());
+    let (mut ty, mut field) = (None, None);
+    let mut within = Some(message);
+    for name in path.as_str().split('.') {
+        let (name, inside) = match name.split_once('[') {
+            Some((name, _)) => (name, true),
+            None => (name, false),
+        };
+        let Some(found) = within.and_then(|message| message.field(name)) else {
+            return pointer();
+        };
+        let at = match &found.ty {
+            Type::List(list) if inside => &list.item,
+            Type::Map(map) if inside => &map.value,
+            ty => ty,
+        };
+        within = match at {
+            Type::Message(message) => Some(message),
+            _ => None,
+        };
+        (ty, field) = (Some(at), (!inside).then_some(found));
+    }
+    match ty {
+        Some(Type::Message(_)) => pointer(),
+        Some(_) if field.is_some_and(|field| field.has(Field::POINTER)) => pointer(),
+        Some(ty) => zero(ty).unwrap_or_else(pointer),
+        None => pointer(),
+    }
+}
+
 /// The value Go gives an absent field of this type when it is always written; none for types it leaves out.
 fn zero(ty: &Type) -> Option<Value> {
     Some(match ty {

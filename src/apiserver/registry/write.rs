@@ -14,7 +14,7 @@ use std::sync::Arc;
 use api::Resource;
 use apimachinery::field::{Error, ErrorList, Path};
 use apimachinery::status::Reason;
-use apimachinery::{Status, Value, meta, name, time};
+use apimachinery::{Status, Value, meta, name, schema, time};
 use bytes::Bytes;
 use store::{Compare, CompareOp, KeyValue, Op, OpResponse, RangeRequest, Txn};
 
@@ -109,7 +109,10 @@ impl<'a> Write<'a> {
         }
     }
 
-    fn invalid(&self, name: &str, errors: ErrorList) -> Status {
+    fn invalid(&self, name: &str, mut errors: ErrorList) -> Status {
+        for error in errors.iter_mut().filter(|error| error.value.is_null()) {
+            error.value = schema::shown_absent(self.kind.storage.schema, &error.field);
+        }
         Status::invalid(
             self.kind.storage.group,
             self.kind.storage.kind,

@@ -32,9 +32,10 @@ pub fn workload(object: &Value, kind: &str) -> ErrorList {
     replicas(object, &mut errors);
     let path = Path::new("spec");
     let selector = at(object, &["spec", "selector"]);
-    if selector.is_null() {
-        errors.push(Error::required(&path.child("selector"), ""));
-    } else {
+    let labels = at(object, &["spec", "template", "metadata", "labels"]);
+    // No selector matches nothing.
+    let mut matches = false;
+    if !selector.is_null() {
         label_selector(selector, &path.child("selector"), &mut errors);
         let parsed = LabelSelector::from_value(selector);
         if parsed.as_ref().is_ok_and(LabelSelector::is_everything) {
@@ -44,16 +45,16 @@ pub fn workload(object: &Value, kind: &str) -> ErrorList {
                 format!("empty selector is invalid for {kind}"),
             ));
         }
-        if let Ok(parsed) = parsed {
-            let labels = at(object, &["spec", "template", "metadata", "labels"]);
-            if !parsed.is_everything() && !parsed.matches(labels) {
-                errors.push(Error::invalid(
-                    &path.child("template").child("metadata").child("labels"),
-                    labels.clone(),
-                    "`selector` does not match template `labels`",
-                ));
-            }
-        }
+        matches = parsed.map_or(true, |parsed| parsed.matches(labels));
+    } else if kind != "daemonset" {
+        errors.push(Error::required(&path.child("selector"), ""));
+    }
+    if !matches {
+        errors.push(Error::invalid(
+            &path.child("template").child("metadata").child("labels"),
+            labels.clone(),
+            "`selector` does not match template `labels`",
+        ));
     }
     let owner = match kind {
         "daemonset" => "DaemonSet",
@@ -170,7 +171,8 @@ pub fn status(new: &Value, old: &Value, counts: &[&str; 4]) -> ErrorList {
     if let Some(was) = was
         && is.int().is_none_or(|is| is < was)
     {
-        is.invalid(&mut errors, "cannot be decremented");
+        let count = is.int().unwrap_or(0);
+        is.invalid_as(&mut errors, count, "cannot be decremented");
     }
     errors
 }
@@ -381,6 +383,24 @@ mod tests {
     }
 
     #[test]
+    fn no_selector_matches_no_template() {
+        let object = json!({"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}});
+        let selector_errors = |kind: &str| {
+            let errors = workload(&object, kind);
+            let texts = errors.iter().map(ToString::to_string);
+            texts
+                .filter(|text| text.contains("elector"))
+                .collect::<Vec<_>>()
+        };
+        let unmatched = "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`";
+        assert_eq!(
+            selector_errors("deployment"),
+            ["spec.selector: Required value", unmatched]
+        );
+        assert_eq!(selector_errors("daemonset"), [unmatched]);
+    }
+
+    #[test]
     fn a_status_counts_what_there_is() {
         check(
             &status(
@@ -391,7 +411,7 @@ mod tests {
             &[
                 "status.availableReplicas: Invalid value: -1: must be greater than or equal to 0",
                 "status.readyReplicas: Invalid value: 2: cannot be greater than status.replicas",
-                "status.collisionCount: Invalid value: null: cannot be decremented",
+                "status.collisionCount: Invalid value: 0: cannot be decremented",
             ],
         );
     }

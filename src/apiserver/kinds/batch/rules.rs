@@ -242,24 +242,24 @@ fn success_policy(spec: &Node<'_, '_>, errors: &mut ErrorList) {
 pub fn selector(object: &Value, errors: &mut ErrorList) {
     let spec = Node::root(at(object, &["spec"]), "spec");
     let selector = spec.at("selector");
-    if !selector.is_set() {
-        selector.required(errors, "");
-        return;
-    }
-    label_selector(selector.value, &selector.path(), errors);
-    let labels = at(spec.value, &["template", "metadata", "labels"]);
+    let template = spec.at("template");
+    let metadata = template.at("metadata");
+    let labels = metadata.at("labels");
     let manual = flag(spec.value, &["manualSelector"]);
-    if let Ok(parsed) = LabelSelector::from_value(selector.value)
-        && !parsed.matches(labels)
-    {
-        let template = spec.at("template");
-        let metadata = template.at("metadata");
-        metadata
-            .at("labels")
-            .invalid(errors, "`selector` does not match template `labels`");
+    // No selector matches nothing.
+    let mut matches = false;
+    if selector.is_set() {
+        label_selector(selector.value, &selector.path(), errors);
+        matches = LabelSelector::from_value(selector.value)
+            .map_or(true, |parsed| parsed.matches(labels.value));
+    } else {
+        selector.required(errors, "");
+    }
+    if !matches {
+        labels.invalid(errors, "`selector` does not match template `labels`");
     }
     let uid = apimachinery::meta::uid(object);
-    if manual || uid.is_empty() {
+    if manual || uid.is_empty() || !selector.is_set() {
         return;
     }
     // A selector of one's own would adopt the pods of others.
