@@ -13,6 +13,7 @@
 
 #[cfg(test)]
 mod bench;
+pub mod declared_features;
 mod generated;
 #[cfg(test)]
 mod golden;

@@ -5,6 +5,7 @@
 
 mod certificates;
 mod classes;
+mod declared_features;
 mod escalation;
 mod limit_ranger;
 mod namespace_lifecycle;
@@ -123,6 +124,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
     (&escalation::Escalation, true),
+    (&declared_features::NodeDeclaredFeatureValidator, true),
     (&policies::MutatingAdmissionPolicy, true),
     (&webhooks::MutatingAdmissionWebhook, true),
     (&policies::ValidatingAdmissionPolicy, true),

@@ -21,6 +21,10 @@ const MAX_NAMES_PER_IMAGE: usize = 5;
 /// Under pressure when less than a tenth of the process ids is left.
 const PID_AVAILABLE_PERCENT: u64 = 10;
 
+/// What pods may be told this kubelet can (KEP-5328). No CPU is given to a container alone, so a guaranteed pod's are
+/// resized as any other's.
+const DECLARED_FEATURES: [&str; 1] = [api::declared_features::GUARANTEED_CPU_RESIZE];
+
 /// What was seen of node and runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -63,6 +67,7 @@ pub fn status(
             }),
         }),
         images: Some(images(&observed.images)),
+        declared_features: Some(DECLARED_FEATURES.map(str::to_owned).to_vec()),
         node_info: Some(node_info(observed)),
         ..previous.clone()
     }
@@ -372,6 +377,13 @@ mod tests {
             condition(&status, "Ready").message.as_deref(),
             Some("kubelet is posting ready status")
         );
+    }
+
+    #[test]
+    fn a_node_declares_what_its_kubelet_can() {
+        let status = mk_status(&mk_observed(), &NodeStatus::default(), 10);
+        let declared = status.declared_features.unwrap_or_default();
+        assert_eq!(declared, ["GuaranteedQoSPodCPUResize"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What a pod may ask for and this node cannot give, whatever else runs on it: another operating system, sysctls that
 //! reach beyond the pod, groups that the runtime does not keep apart. Pure.
 
+use api::declared_features;
+
 use super::memory::Verdict;
 use super::spec;
 use crate::k8s::{Node, Pod};
@@ -39,7 +41,33 @@ pub fn check(pod: &Pod, node: &Node) -> Result<(), Verdict> {
             "SupplementalGroupsPolicy=Strict is not supported in this node",
         ));
     }
-    Ok(())
+    features(pod, node)
+}
+
+/// The features that the pod needs are among those that this kubelet declares.
+fn features(pod: &Pod, node: &Node) -> Result<(), Verdict> {
+    let spec = spec::spec(pod);
+    let inits = spec.init_containers.iter().flatten();
+    let rules = inits.chain(&spec.containers);
+    let rules = rules.flat_map(|container| container.restart_policy_rules.iter().flatten());
+    let actions = rules.map(|rule| rule.action.as_str());
+    let host_network = spec.host_network == Some(true);
+    let needed = declared_features::of_pod(actions, host_network, spec.host_users);
+    let status = node.status.as_ref();
+    let declared = status.and_then(|status| status.declared_features.as_deref());
+    let declared = declared.unwrap_or_default();
+    let missing = needed
+        .into_iter()
+        .filter(|name| !declared.iter().any(|one| one == name));
+    let missing: Vec<&str> = missing.collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.join(", ");
+    Err(super::admission::rejected(
+        "PodFeatureUnsupported",
+        &format!("Pod requires node features that are not available: {missing}"),
+    ))
 }
 
 fn keeps_groups_apart(node: &Node) -> bool {
@@ -145,5 +173,27 @@ mod tests {
             message,
             "SupplementalGroupsPolicy=Strict is not supported in this node"
         );
+    }
+
+    #[test]
+    fn a_feature_that_is_not_declared_is_not_given() {
+        let pod = |action: &str| {
+            let rule = json!({"action": action, "exitCodes": {"operator": "In", "values": [42]}});
+            mk_pod(json!({"containers": [{"name": "c", "restartPolicyRules": [rule]}]}))
+        };
+        let node = |declared: Value| {
+            let node = json!({"status": {"declaredFeatures": declared}});
+            serde_json::from_value::<Node>(node).expect("a node")
+        };
+        let plain = node(json!(["GuaranteedQoSPodCPUResize"]));
+        assert_eq!(check(&pod("Restart"), &plain), Ok(()));
+        let refused = check(&pod("RestartAllContainers"), &plain).expect_err("refused");
+        assert_eq!(refused.reason, "PodFeatureUnsupported");
+        assert_eq!(
+            refused.message,
+            "Pod was rejected: Pod requires node features that are not available: RestartAllContainersOnContainerExits"
+        );
+        let able = node(json!(["RestartAllContainersOnContainerExits"]));
+        assert_eq!(check(&pod("RestartAllContainers"), &able), Ok(()));
     }
 }
