@@ -237,6 +237,14 @@ pub struct PodStatus {
     pub init_container_statuses: Vec<ContainerStatus>,
     /// The claims made of templates.
     pub resource_claim_statuses: Vec<PodClaim>,
+    /// The claim made for extended resources.
+    pub extended_resource_claim_status: Option<ExtendedClaim>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExtendedClaim {
+    pub resource_claim_name: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

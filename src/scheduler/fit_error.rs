@@ -15,8 +15,8 @@ pub struct FitError {
     pub plugins: BTreeSet<&'static str>,
     /// What evicting pods would have done (PostFilterMsg); empty if it helps.
     pub preemption: String,
-    /// Whether DynamicResources was asked before that, and had no claim to give up.
-    pub keeps_claims: bool,
+    /// What DynamicResources, asked before that, did with the pod's claims; empty if it was not asked.
+    pub claims: &'static str,
     /// Indexes of the nodes where evicting pods might help.
     pub resolvable: Vec<usize>,
 }
@@ -47,8 +47,8 @@ impl fmt::Display for FitError {
         if self.preemption.is_empty() {
             return Ok(());
         }
-        if self.keeps_claims {
-            f.write_str(" no new claims to deallocate,")?;
+        if !self.claims.is_empty() {
+            write!(f, " {},", self.claims)?;
         }
         write!(f, " preemption: {}", self.preemption)
     }

@@ -164,8 +164,10 @@ pub enum Change<'a> {
     NominationGone,
     /// A claim, a volume or a class.
     Storage,
-    /// A resource claim, a slice of devices or their class.
+    /// A resource claim or a slice of devices.
     Devices,
+    /// A class of devices.
+    DeviceClass,
     /// A namespace's labels.
     Namespace,
 }
@@ -181,6 +183,7 @@ pub enum Event {
     NominationGone,
     Storage,
     Devices,
+    DeviceClass,
     Namespace,
 }
 
@@ -196,6 +199,7 @@ impl Event {
             Event::NominationGone => "NominatedPodDelete",
             Event::Storage => "StorageUpdate",
             Event::Devices => "ResourceClaimUpdate",
+            Event::DeviceClass => "DeviceClassUpdate",
             Event::Namespace => "NamespaceUpdate",
         }
     }
@@ -212,6 +216,7 @@ impl Change<'_> {
             Change::NominationGone => Event::NominationGone,
             Change::Storage => Event::Storage,
             Change::Devices => Event::Devices,
+            Change::DeviceClass => Event::DeviceClass,
             Change::Namespace => Event::Namespace,
         }
     }

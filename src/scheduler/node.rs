@@ -1,7 +1,7 @@
 //! A node as the scheduler sees it, with what runs on it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -27,6 +27,8 @@ pub struct Node {
     pub allocatable: Resources,
     /// Bytes of each image, by each of its names.
     pub images: HashMap<String, i64>,
+    /// What its kubelet says it can (KEP-5328).
+    pub declared_features: BTreeSet<String>,
 }
 
 /// A node with its pods and their sums. Changed only by `Cluster`.
@@ -105,10 +107,11 @@ struct RawSpec {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct RawStatus {
     allocatable: ResourceList,
     images: Vec<RawImage>,
+    declared_features: BTreeSet<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -127,6 +130,7 @@ impl From<Raw> for Node {
             is_unschedulable: raw.spec.unschedulable,
             taints: raw.spec.taints,
             allocatable: Resources::from_list(&raw.status.allocatable),
+            declared_features: raw.status.declared_features,
             images: images
                 .flat_map(|image| {
                     image

@@ -82,7 +82,9 @@ pub fn run(
         return Nomination::Keep;
     }
     let is_asked = |plugin: &&dyn Plugin| plugin.name() == dynamic_resources::NAME;
-    error.keeps_claims = profile.filters.iter().any(is_asked);
+    if profile.filters.iter().any(is_asked) {
+        error.claims = "no new claims to deallocate";
+    }
     if let Some(why) = ineligible(ask, &error.resolvable) {
         error.preemption = format!("not eligible due to {why}.");
         return Nomination::Keep;

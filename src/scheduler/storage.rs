@@ -378,6 +378,23 @@ impl CsiStorageCapacity {
     }
 }
 
+/// Marks a claim that the scheduler made for a pod's extended resources (ExtendedResourceClaimAnnotation).
+pub const SPECIAL_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
+
+/// A claim that is made for a pod's extended resources, until the API shows it.
+struct Pending {
+    claim: Arc<ResourceClaim>,
+    /// Its key, and the version it was written as.
+    written: Option<(String, u64)>,
+}
+
+/// The uid of the pod that a special claim was made for.
+fn special_owner(claim: &ResourceClaim) -> Option<&str> {
+    let is_special = claim.metadata.annotations.get(SPECIAL_CLAIM)? == "true";
+    let owner = claim.metadata.controller().filter(|_| is_special)?;
+    (owner.kind == "Pod").then_some(&owner.uid)
+}
+
 /// A claim with what was decided here.
 struct AssumedClaim {
     claim: Arc<ResourceClaim>,
@@ -400,6 +417,9 @@ pub struct Storage {
     resource_claims: HashMap<String, Arc<ResourceClaim>>,
     /// Claims as they will be once what was decided here is written and seen.
     assumed_claims: HashMap<String, AssumedClaim>,
+    /// Keys of claims for extended resources, by the uid of their pod, and those that are to be seen yet.
+    special_claims: HashMap<String, BTreeSet<String>>,
+    pending_claims: HashMap<Arc<str>, Pending>,
     /// By node, then by name.
     attachments: HashMap<String, HashMap<String, Arc<VolumeAttachment>>>,
     volumes: HashMap<String, Arc<PersistentVolume>>,
@@ -559,12 +579,77 @@ impl Storage {
     /// Puts a claim as the API has it, or removes it. What was decided here stays until the API shows it.
     pub fn set_resource_claim(&mut self, key: &str, claim: Option<Arc<ResourceClaim>>) {
         let Some(claim) = claim else {
-            self.resource_claims.remove(key);
+            let old = self.resource_claims.remove(key);
             self.assumed_claims.remove(key);
+            if let Some(owner) = old.as_deref().and_then(special_owner) {
+                self.pending_claims
+                    .retain(|_, one| one.written.as_ref().is_none_or(|(other, _)| other != key));
+                if let Some(keys) = self.special_claims.get_mut(owner) {
+                    keys.remove(key);
+                    if keys.is_empty() {
+                        self.special_claims.remove(owner);
+                    }
+                }
+            }
             return;
         };
+        if let Some(owner) = special_owner(&claim) {
+            let owner = owner.to_owned();
+            let keys = self.special_claims.entry(owner.clone()).or_default();
+            keys.insert(key.into());
+            self.resource_claims.insert(key.into(), claim);
+            self.drop_if_shown(&owner);
+            return;
+        }
         self.resource_claims.insert(key.into(), claim);
         self.drop_if_seen(key);
+    }
+
+    /// The claim for a pod's extended resources, as it will be, or as the API has it.
+    pub fn special_claim(&self, pod: &str) -> Option<&Arc<ResourceClaim>> {
+        if let Some(pending) = self.pending_claims.get(pod) {
+            return Some(&pending.claim);
+        }
+        let keys = self.special_claims.get(pod)?;
+        keys.iter().find_map(|key| self.resource_claims.get(key))
+    }
+
+    /// Notes the claim that is to be made for a pod's extended resources, until `forget_special`, or `special_written`
+    /// and the API shows it.
+    pub fn assume_special(&mut self, pod: &Arc<str>, plan: &ClaimPlan) {
+        let mut claim = ResourceClaim::clone(&plan.claim);
+        let allocation = plan.allocation.as_ref();
+        claim.status.allocation = allocation.and_then(|one| Allocation::deserialize(one).ok());
+        let pending = Pending {
+            claim: Arc::new(claim),
+            written: None,
+        };
+        self.pending_claims.insert(pod.clone(), pending);
+    }
+
+    /// The claim for a pod's extended resources is in the API with its devices, as this version.
+    pub fn special_written(&mut self, pod: &str, key: &str, version: &str) {
+        if let Some(pending) = self.pending_claims.get_mut(pod) {
+            pending.written = Some((key.into(), version.parse().unwrap_or(0)));
+        }
+        self.drop_if_shown(pod);
+    }
+
+    /// Takes back what was decided for a pod's extended resources.
+    pub fn forget_special(&mut self, pod: &str) {
+        self.pending_claims.remove(pod);
+    }
+
+    fn drop_if_shown(&mut self, pod: &str) {
+        let pending = self.pending_claims.get(pod);
+        let Some((key, written)) = pending.and_then(|one| one.written.as_ref()) else {
+            return;
+        };
+        let shown = self.resource_claims.get(key);
+        let version = |claim: &Arc<ResourceClaim>| claim.metadata.resource_version.parse::<u64>();
+        if shown.is_some_and(|claim| version(claim).unwrap_or(u64::MAX) >= *written) {
+            self.pending_claims.remove(pod);
+        }
     }
 
     /// Whether devices decided here are still to be written.
@@ -616,10 +701,17 @@ impl Storage {
 
     /// All devices, and what claims have of them.
     pub fn inventory(&self) -> Inventory {
+        let pending = self.pending_claims.values();
+        let replaced = |key: &String| {
+            let mut written = pending.clone().filter_map(|one| one.written.as_ref());
+            written.any(|(other, _)| other == key)
+        };
         let claims = self
             .resource_claims
             .keys()
-            .filter_map(|key| self.resource_claim(key));
+            .filter(|key| !replaced(key))
+            .filter_map(|key| self.resource_claim(key))
+            .chain(pending.clone().map(|one| &one.claim));
         let allocations = claims.filter_map(|claim| claim.status.allocation.as_ref());
         Inventory::new(
             self.slices.values(),

@@ -191,7 +191,7 @@ impl Informers {
         feed_as(
             &self.device_classes,
             shared,
-            Change::Devices,
+            Change::DeviceClass,
             |storage, delta| put(&mut storage.device_classes, delta),
         );
     }

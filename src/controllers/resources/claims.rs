@@ -123,8 +123,12 @@ fn name_of<'a>(pod: &'a Pod, claim: &'a PodClaim) -> Option<&'a str> {
 /// The index value of `BY_RESOURCE_CLAIM`.
 fn names(pod: &Pod) -> Vec<String> {
     let claims = pod.spec.resource_claims.iter();
+    let special = pod.status.extended_resource_claim_status.as_ref();
+    let special = special.map(|one| one.resource_claim_name.as_str());
     claims
-        .filter_map(|claim| Some(join_key(&pod.metadata.namespace, name_of(pod, claim)?)))
+        .filter_map(|claim| name_of(pod, claim))
+        .chain(special)
+        .map(|name| join_key(&pod.metadata.namespace, name))
         .collect()
 }
 
@@ -219,12 +223,13 @@ impl Manager {
     fn follow(&self, queue: &Queue<Key>) {
         let (keys, all) = (queue.clone(), self.claims.clone());
         self.pods.add_handler(move |change| {
-            if change.object().spec.resource_claims.is_empty() {
+            // One that is done, or another by now, holds its claims no more.
+            let pod = change.object();
+            let has_special = pod.status.extended_resource_claim_status.is_some();
+            if pod.spec.resource_claims.is_empty() && !has_special {
                 return;
             }
             keys.add(Key::Pod(change.key.to_string()));
-            // One that is done, or another by now, holds its claims no more.
-            let pod = change.object();
             let replaced = change
                 .old
                 .iter()
@@ -675,5 +680,28 @@ mod tests {
             claim["status"]["allocation"].is_object(),
             "it was not allocated for pods"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_made_for_extended_resources_goes_when_its_pod_is_done() {
+        let server = Server::default();
+        let _guard = start(&server, &["resourceclaim-controller"]);
+        let owner =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true});
+        server.put(&RESOURCECLAIMS, json!({
+            "metadata": {"name": "x", "namespace": "n", "uid": "c", "finalizers": [FINALIZER], "ownerReferences": [owner]},
+            "status": {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]},
+        }));
+        let pod = |phase: &str| {
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"nodeName": "w"},
+            "status": {"phase": phase, "extendedResourceClaimStatus": {"resourceClaimName": "x"}}})
+        };
+        server.put(&PODS, pod("Running"));
+        seconds(5).await;
+        let claim = server.get(&RESOURCECLAIMS, "n/x").unwrap();
+        assert!(claim["status"]["allocation"].is_object());
+        server.put(&PODS, pod("Succeeded"));
+        seconds(10).await;
+        assert!(server.list(&RESOURCECLAIMS).is_empty());
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Pure: nothing here reads or writes the API.
 
+pub mod extended;
 mod inventory;
 mod search;
 mod select;

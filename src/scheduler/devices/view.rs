@@ -154,8 +154,10 @@ pub struct DeviceClass {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClassSpec {
+    /// The extended resource that its devices stand for (KEP-5004).
+    pub extended_resource_name: Option<String>,
     pub selectors: Vec<Selector>,
     pub config: Vec<Value>,
 }

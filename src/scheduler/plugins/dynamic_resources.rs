@@ -1,26 +1,35 @@
 //! DynamicResources: pods with resource claims (KEP-4381) run where the claims' devices are, or where there are devices
 //! for those that have none yet.
 //!
+//! Extended resources that a node does not have itself may be devices (KEP-5004): for those a claim is made with the
+//! binding, of which there is nothing but a plan before.
+//!
 //! Filter tries the allocation on each node and throws it away; `reserve` decides it for the node that was chosen and
 //! notes it as assumed, so that no other pod is given the same devices before the API shows it.
 
-use std::{cell::RefCell, collections::HashMap, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc};
 
 use apimachinery::Value;
+use serde::Deserialize;
 
 use crate::{
     cluster::Cluster,
-    devices::{self, Inventory, Request},
+    devices::{
+        self, Inventory, Request,
+        extended::{self, Mapping},
+        view::{ClaimSpec, DeviceClass},
+    },
     framework::{Ask, Change, Event, Filter, NodeScore, Plugin, Rejection, normalize_to_max},
     node::{Node, NodeInfo},
     pod::Pod,
-    storage::{Consumer, ResourceClaim},
+    storage::{Consumer, ResourceClaim, Storage},
 };
 
 /// As many pods may share a claim (ResourceClaimReservedForMaxSize).
 const MAX_CONSUMERS: usize = 256;
 pub const NAME: &str = "DynamicResources";
 const UNAVAILABLE: &str = "resourceclaim not available on the node";
+const STALE: &str = "cannot schedule extended resource claim";
 const NOT_ALLOCATED: &str = "cannot allocate all claims";
 
 pub struct DynamicResources;
@@ -28,10 +37,55 @@ pub struct DynamicResources;
 /// What must be written into a claim before its pod is bound.
 #[derive(Clone, Debug)]
 pub struct ClaimPlan {
-    /// As it was when this was decided.
+    /// As it was when this was decided; one that is still to be made has no name.
     pub claim: Arc<ResourceClaim>,
     /// `status.allocation`, of one that has none.
     pub allocation: Option<Value>,
+    /// Of the one that is made for the pod's extended resources.
+    pub extended: Option<ForExtended>,
+}
+
+/// The claim that is made for a pod's extended resources (KEP-5004).
+#[derive(Clone, Debug)]
+pub struct ForExtended {
+    /// Its `spec`.
+    pub spec: Value,
+    /// Which container is given what, as the pod's status tells it.
+    pub mappings: Vec<Mapping>,
+}
+
+/// What may help a pod that fits nowhere (PostFilter).
+#[derive(Clone, Debug)]
+pub enum Release {
+    /// The devices of this claim are given up.
+    Devices(Arc<ResourceClaim>),
+    /// This claim of an earlier attempt is deleted.
+    Claim(Arc<ResourceClaim>),
+}
+
+impl Release {
+    /// In upstream's words.
+    pub fn told(&self) -> &'static str {
+        match self {
+            Release::Devices(_) => "deallocation of ResourceClaim completed",
+            Release::Claim(_) => "deletion of ResourceClaim completed",
+        }
+    }
+}
+
+/// The extended resources the pod asks for that devices may stand for, in order, with their classes.
+pub fn classes(pod: &Pod, storage: &Storage) -> Vec<(Arc<str>, Arc<DeviceClass>)> {
+    if pod.device_asks.is_empty() {
+        return Vec::new();
+    }
+    let asked = pod.requests.scalars.iter();
+    let asked = asked.filter(|(name, amount)| **amount > 0 && extended::may_be_devices(name));
+    asked
+        .filter_map(|(name, _)| {
+            let class = extended::class_of(name, &storage.device_classes)?;
+            Some((name.clone(), class.clone()))
+        })
+        .collect()
 }
 
 /// The claims of the pod, or why it cannot run anywhere.
@@ -61,37 +115,108 @@ fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<ResourceClaim>>, Strin
     Ok(claims)
 }
 
-/// The pod's claims parted, and what there is for those without devices.
-struct Wanted {
-    allocated: Vec<Arc<ResourceClaim>>,
-    open: Vec<Arc<ResourceClaim>>,
+/// What is to be allocated on a node: the pod's open claims, and one for the extended resources that the node does not
+/// have itself.
+struct Open {
+    claims: Vec<Arc<ResourceClaim>>,
     requests: Vec<Request>,
-    inventory: Inventory,
+    /// Of the last claim.
+    extended: Option<ForExtended>,
     known: RefCell<HashMap<(usize, usize, usize), Result<bool, String>>>,
 }
 
-impl Wanted {
-    fn of(pod: &Pod, cluster: &Cluster) -> Result<Self, String> {
+impl Open {
+    fn new(
+        pod: &Pod,
+        claims: &[Arc<ResourceClaim>],
+        extended: &[(Arc<str>, Arc<DeviceClass>)],
+        storage: &Storage,
+    ) -> Result<Self, String> {
+        let mut open = Open {
+            claims: claims.to_vec(),
+            requests: Vec::new(),
+            extended: None,
+            known: RefCell::default(),
+        };
+        if !extended.is_empty() {
+            let (spec, mappings) = extended::claim(&pod.device_asks, extended);
+            let mut claim = ResourceClaim::default();
+            claim.metadata.namespace.clone_from(&pod.namespace);
+            claim.spec = ClaimSpec::deserialize(&spec).map_err(|error| error.to_string())?;
+            open.claims.push(Arc::new(claim));
+            open.extended = Some(ForExtended { spec, mappings });
+        }
+        open.requests = Request::all(&open.claims, &storage.device_classes)?;
+        Ok(open)
+    }
+}
+
+/// The pod's claims parted, and what there is for those without devices.
+struct Wanted<'a> {
+    pod: &'a Pod,
+    storage: &'a Storage,
+    allocated: Vec<Arc<ResourceClaim>>,
+    /// What is to be allocated on nodes that have all extended resources themselves.
+    open: Rc<Open>,
+    /// Extended resources that devices may stand for.
+    classes: Vec<(Arc<str>, Arc<DeviceClass>)>,
+    /// On other nodes, by which of `classes` they lack.
+    others: RefCell<HashMap<Vec<bool>, Rc<Open>>>,
+    /// The claim of an earlier attempt, which must go first.
+    stale: Option<Arc<ResourceClaim>>,
+    inventory: Inventory,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(pod: &'a Pod, cluster: &'a Cluster) -> Result<Self, String> {
         let all = claims(pod, cluster)?.into_iter();
         let (allocated, open): (Vec<_>, Vec<_>) =
             all.partition(|claim| claim.status.allocation.is_some());
-        let requests = Request::all(&open, &cluster.storage.device_classes)?;
-        let inventory = if requests.is_empty() {
+        let storage = &cluster.storage;
+        let open = Open::new(pod, &open, &[], storage)?;
+        let classes = classes(pod, storage);
+        let stale = storage.special_claim(&pod.uid);
+        let stale = stale.filter(|_| !classes.is_empty()).cloned();
+        let inventory = if open.requests.is_empty() && classes.is_empty() {
             Inventory::default()
         } else {
-            cluster.storage.inventory()
+            storage.inventory()
         };
         Ok(Wanted {
+            pod,
+            storage,
             allocated,
-            open,
-            requests,
+            open: Rc::new(open),
+            classes,
+            others: RefCell::default(),
+            stale,
             inventory,
-            known: RefCell::default(),
         })
     }
 
-    /// The allocations of the open claims on a node, or why it will not do.
-    fn on(&self, node: &Node) -> Result<Vec<Value>, Rejection> {
+    /// What is to be allocated on a node.
+    fn open_on(&self, node: &Node) -> Result<Rc<Open>, String> {
+        let lacks = |(name, _): &(Arc<str>, _)| node.allocatable.scalar(name) == 0;
+        let lacking: Vec<bool> = self.classes.iter().map(lacks).collect();
+        if !lacking.contains(&true) {
+            return Ok(self.open.clone());
+        }
+        if let Some(known) = self.others.borrow().get(&lacking) {
+            return Ok(known.clone());
+        }
+        let classes = self.classes.iter().filter(|one| lacks(one)).cloned();
+        let classes: Vec<_> = classes.collect();
+        let open = Open::new(self.pod, &self.open.claims, &classes, self.storage)?;
+        let open = Rc::new(open);
+        self.others.borrow_mut().insert(lacking, open.clone());
+        Ok(open)
+    }
+
+    /// The open claims on a node with their allocations, or why it will not do.
+    fn on(&self, node: &Node) -> Result<(Rc<Open>, Vec<Value>), Rejection> {
+        if self.stale.is_some() {
+            return Err(Rejection::unresolvable(STALE));
+        }
         for claim in &self.allocated {
             let allocation = claim.status.allocation.as_ref();
             let selector = allocation.and_then(|one| one.node_selector.as_ref());
@@ -99,17 +224,18 @@ impl Wanted {
                 return Err(Rejection::unresolvable(UNAVAILABLE));
             }
         }
-        if self.open.is_empty() {
-            return Ok(Vec::new());
+        let open = self.open_on(node).map_err(Rejection::unresolvable)?;
+        if open.claims.is_empty() {
+            return Ok((open, Vec::new()));
         }
         let ask = devices::Ask {
-            claims: &self.open,
-            requests: &self.requests,
+            claims: &open.claims,
+            requests: &open.requests,
             inventory: &self.inventory,
-            known: &self.known,
+            known: &open.known,
         };
         match devices::allocate(&ask, &node.name, &node.labels) {
-            Ok(Some(allocations)) => Ok(allocations),
+            Ok(Some(allocations)) => Ok((open, allocations)),
             Ok(None) => Err(Rejection::unresolvable(NOT_ALLOCATED)),
             Err(why) => Err(Rejection::unresolvable(why)),
         }
@@ -119,15 +245,15 @@ impl Wanted {
 /// As many alternatives a request has at most (FirstAvailableDeviceRequestMaxSize).
 const MAX_ALTERNATIVES: usize = 8;
 
-impl NodeScore for Wanted {
+impl NodeScore for Wanted<'_> {
     /// The earlier the alternatives that a node's devices are, the better (KEP-4816).
     fn score(&self, info: &NodeInfo) -> i64 {
         let allocations = info.node.as_ref().map(|node| self.on(node));
-        let Some(Ok(allocations)) = allocations else {
+        let Some(Ok((open, allocations))) = allocations else {
             return 0;
         };
         let mut score = 0;
-        for (claim, allocation) in self.open.iter().zip(&allocations) {
+        for (claim, allocation) in open.claims.iter().zip(&allocations) {
             let results = allocation["devices"]["results"].as_array();
             let is_given = |name: &str| {
                 let mut results = results.into_iter().flatten();
@@ -151,17 +277,32 @@ impl NodeScore for Wanted {
 
 /// Decides what the pod's claims are given on its node, and notes it until the API shows it.
 pub fn reserve(pod: &Pod, cluster: &mut Cluster, node: usize) -> Vec<ClaimPlan> {
-    if pod.resource_claims.is_empty() {
+    if pod.resource_claims.is_empty() && pod.device_asks.is_empty() {
         return Vec::new();
     }
+    let plans = plans(pod, cluster, node);
+    for plan in &plans {
+        match plan.extended {
+            Some(_) => cluster.storage.assume_special(&pod.uid, plan),
+            None => cluster.storage.assume_claim(plan, consumer(pod)),
+        }
+    }
+    plans
+}
+
+fn plans(pod: &Pod, cluster: &Cluster, node: usize) -> Vec<ClaimPlan> {
     let (Ok(wanted), Some(node)) = (Wanted::of(pod, cluster), &cluster.node(node).node) else {
         return Vec::new();
     };
-    let allocations = wanted.on(node).unwrap_or_default();
-    let open = wanted.open.iter().cloned().zip(allocations);
-    let open = open.map(|(claim, allocation)| ClaimPlan {
+    let Ok((open, allocations)) = wanted.on(node) else {
+        return Vec::new();
+    };
+    let last = open.claims.len().checked_sub(1);
+    let given = open.claims.iter().cloned().zip(allocations).enumerate();
+    let given = given.map(|(place, (claim, allocation))| ClaimPlan {
         claim,
         allocation: Some(allocation),
+        extended: open.extended.clone().filter(|_| Some(place) == last),
     });
     let unreserved = wanted.allocated.iter().filter(|claim| {
         claim
@@ -173,12 +314,9 @@ pub fn reserve(pod: &Pod, cluster: &mut Cluster, node: usize) -> Vec<ClaimPlan> 
     let unreserved = unreserved.cloned().map(|claim| ClaimPlan {
         claim,
         allocation: None,
+        extended: None,
     });
-    let plans: Vec<ClaimPlan> = open.chain(unreserved).collect();
-    for plan in &plans {
-        cluster.storage.assume_claim(plan, consumer(pod));
-    }
-    plans
+    given.chain(unreserved).collect()
 }
 
 /// The pod as one who uses a claim.
@@ -197,9 +335,12 @@ pub fn release(
     pod: &Pod,
     cluster: &Cluster,
     rejected_by: &std::collections::BTreeSet<&'static str>,
-) -> Option<Arc<ResourceClaim>> {
+) -> Option<Release> {
     if !rejected_by.contains(NAME) {
         return None;
+    }
+    if let Some(stale) = Wanted::of(pod, cluster).ok().and_then(|one| one.stale) {
+        return Some(Release::Claim(stale));
     }
     let mut all = claims(pod, cluster).ok()?.into_iter();
     all.find(|claim| {
@@ -217,6 +358,7 @@ pub fn release(
                 .iter()
                 .all(|one| *one.uid == *pod.uid)
     })
+    .map(Release::Devices)
 }
 
 impl Plugin for DynamicResources {
@@ -236,7 +378,8 @@ impl Plugin for DynamicResources {
     }
 
     fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
-        if ask.pod.resource_claims.is_empty() {
+        let storage = &ask.cluster.storage;
+        if ask.pod.resource_claims.is_empty() && classes(ask.pod, storage).is_empty() {
             return Filter::Skip;
         }
         let wanted = match Wanted::of(ask.pod, ask.cluster) {
@@ -259,6 +402,7 @@ impl Plugin for DynamicResources {
         let wanted = Wanted::of(ask.pod, ask.cluster).ok()?;
         let mut requests = wanted
             .open
+            .claims
             .iter()
             .flat_map(|one| &one.spec.devices.requests);
         let has_alternatives = requests.any(|one| !one.first_available.is_empty());
@@ -266,13 +410,20 @@ impl Plugin for DynamicResources {
     }
 
     fn events(&self) -> &'static [Event] {
-        &[Event::NodeAdded, Event::NodeUpdated, Event::Devices]
+        &[
+            Event::NodeAdded,
+            Event::NodeUpdated,
+            Event::Devices,
+            Event::DeviceClass,
+        ]
     }
 
     fn may_help(&self, _: &Pod, change: &Change<'_>) -> bool {
         match change {
-            Change::Devices | Change::NodeAdded(_) => true,
-            Change::NodeUpdated { old, new } => old.labels != new.labels,
+            Change::Devices | Change::DeviceClass | Change::NodeAdded(_) => true,
+            Change::NodeUpdated { old, new } => {
+                old.labels != new.labels || old.allocatable.scalars != new.allocatable.scalars
+            }
             _ => false,
         }
     }
@@ -439,5 +590,61 @@ mod tests {
             let released = release(&pod(with_claim("p")), &cluster, &rejected_by);
             assert_eq!(released.is_some(), expected, "{consumers}");
         }
+    }
+
+    fn with_gpu(name: &str) -> Value {
+        let mut value = mk_pod(name);
+        value["spec"]["containers"][0] = json!({"name": "c", "image": "i",
+            "resources": {"requests": {"cpu": "1", "example.com/gpu": "1"}}});
+        value
+    }
+
+    #[test]
+    fn an_extended_resource_is_given_devices_where_the_node_does_not_have_it() {
+        let mut cluster = two_nodes_one_device();
+        let mut own = mk_node("a");
+        own["status"]["allocatable"]["example.com/gpu"] = json!("2");
+        cluster.set_node(Arc::new(crate::node::node(own)));
+        let fit = &super::super::resources_fit::NodeResourcesFit;
+        let told = |cluster: &Cluster, pod: &str, node: &str| {
+            let mut all = verdict(fit, cluster, with_gpu(pod), node);
+            all.extend(verdict(&DynamicResources, cluster, with_gpu(pod), node));
+            all
+        };
+        // No class says what it is.
+        assert!(told(&cluster, "p", "a").is_empty());
+        assert_eq!(told(&cluster, "p", "b"), ["Insufficient example.com/gpu"]);
+        let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+        let class = Arc::new(serde_json::from_value(class).unwrap());
+        cluster.storage.device_classes.insert("gpu".into(), class);
+        assert!(told(&cluster, "p", "a").is_empty());
+        assert!(told(&cluster, "p", "b").is_empty());
+        let index = |name: &str| cluster.find_node(name).unwrap().index;
+        let (a, b) = (index("a"), index("b"));
+        assert!(reserve(&pod(with_gpu("p")), &mut cluster, a).is_empty());
+        let plans = reserve(&pod(with_gpu("p")), &mut cluster, b);
+        let extended = plans[0].extended.as_ref().unwrap();
+        let request = &extended.spec["devices"]["requests"][0];
+        assert_eq!(request["name"], "container-0-request-1");
+        assert_eq!(request["exactly"]["deviceClassName"], "gpu");
+        let allocation = plans[0].allocation.as_ref().unwrap();
+        assert_eq!(allocation["devices"]["results"][0]["device"], "d1");
+        // Its device is taken though the claim is still to be made.
+        assert_eq!(told(&cluster, "q", "b"), [NOT_ALLOCATED]);
+        cluster.storage.forget_special("p");
+        assert!(told(&cluster, "q", "b").is_empty());
+        // A claim of an earlier attempt must go first.
+        let owner =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "q", "controller": true});
+        let claim = json!({"metadata": {"name": "x", "namespace": "default", "resourceVersion": "5",
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences": [owner]}});
+        let claim = Arc::new(serde_json::from_value(claim).unwrap());
+        cluster.storage.set_resource_claim("default/x", Some(claim));
+        assert_eq!(told(&cluster, "q", "b"), [STALE]);
+        let by = std::collections::BTreeSet::from([NAME]);
+        let released = release(&pod(with_gpu("q")), &cluster, &by).unwrap();
+        assert!(matches!(&released, Release::Claim(claim) if claim.metadata.name == "x"));
+        cluster.storage.set_resource_claim("default/x", None);
+        assert!(told(&cluster, "q", "b").is_empty());
     }
 }

@@ -361,7 +361,7 @@ impl Plugin for InterPodAffinity {
                 old.labels != new.labels && (attracted(new) || shuns(pod, old) || shuns(old, pod))
             }
             Change::PodDeleted(other) => shuns(pod, other) || shuns(other, pod),
-            Change::Storage | Change::Devices => false,
+            Change::Storage | Change::Devices | Change::DeviceClass => false,
         }
     }
 }

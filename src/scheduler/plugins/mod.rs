@@ -2,6 +2,7 @@
 
 mod amounts;
 mod balanced_allocation;
+mod declared_features;
 pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
@@ -41,6 +42,7 @@ pub static PLUGINS: &[(&dyn Plugin, i64)] = &[
     (&dynamic_resources::DynamicResources, 2),
     (&balanced_allocation::BalancedAllocation, 1),
     (&image_locality::ImageLocality, 1),
+    (&declared_features::NodeDeclaredFeatures, 0),
 ];
 
 /// Plugins by their places in `PLUGINS`, as bits.

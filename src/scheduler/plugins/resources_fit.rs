@@ -1,9 +1,11 @@
 //! NodeResourcesFit: the node has what the pod asks for; by default the emptier, the better (LeastAllocated).
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
+use super::dynamic_resources;
 use crate::{
     args::{FitArgs, Strategy},
+    devices::extended::may_be_devices,
     framework::{Ask, Change, Event, Filter, MAX_SCORE, NodeScore, Plugin, Rejection},
     node::{Node, NodeInfo},
     pod::Pod,
@@ -17,8 +19,15 @@ const MAX_POINT: i64 = 10;
 
 pub struct NodeResourcesFit;
 
-/// Pushes all that is lacking (fitsRequest).
-fn lacking(pod: &Pod, info: &NodeInfo, args: &FitArgs, why: &mut Vec<Rejection>) {
+/// Pushes all that is lacking (fitsRequest). What devices stand for, of `by_devices`, counts where the node has it
+/// itself; elsewhere DynamicResources sees to it (shouldDelegateResourceToDRA).
+fn lacking(
+    pod: &Pod,
+    info: &NodeInfo,
+    args: &FitArgs,
+    by_devices: &[Arc<str>],
+    why: &mut Vec<Rejection>,
+) {
     let Some(node) = &info.node else { return };
     let have = &node.allocatable;
     let used = &info.requested;
@@ -47,6 +56,9 @@ fn lacking(pod: &Pod, info: &NodeInfo, args: &FitArgs, why: &mut Vec<Rejection>)
     );
     for (name, amount) in &ask.scalars {
         let (have, used) = (have.scalar(name), used.scalar(name));
+        if have == 0 && by_devices.contains(name) {
+            continue;
+        }
         if *amount > 0 && *amount > have - used && !is_ignored(name, args) {
             why.push(short(format!("Insufficient {name}").into(), *amount, have));
         }
@@ -72,7 +84,7 @@ fn is_ignored(name: &str, args: &FitArgs) -> bool {
             .any(|other| Some(other.as_str()) == group)
 }
 
-/// Whether the pod could be had by a node that is empty.
+/// Whether the pod could be had by a node that is empty, which may have devices for what it does not have itself.
 fn fits_empty(pod: &Pod, node: &Node) -> bool {
     let (ask, have) = (&pod.requests, &node.allocatable);
     have.pods > 0
@@ -82,7 +94,10 @@ fn fits_empty(pod: &Pod, node: &Node) -> bool {
         && ask
             .scalars
             .iter()
-            .all(|(name, amount)| *amount <= have.scalar(name))
+            .all(|(name, amount)| match have.scalar(name) {
+                0 if may_be_devices(name) => true,
+                have => *amount <= have,
+            })
 }
 
 /// Whether `new` offers more of anything the pod asks for.
@@ -174,8 +189,10 @@ impl Plugin for NodeResourcesFit {
     }
 
     fn filter<'a>(&self, ask: Ask<'a>) -> Filter<'a> {
+        let classes = dynamic_resources::classes(ask.pod, &ask.cluster.storage);
+        let by_devices: Vec<Arc<str>> = classes.into_iter().map(|(name, _)| name).collect();
         Filter::check(move |info: &NodeInfo, why: &mut Vec<Rejection>| {
-            lacking(ask.pod, info, &ask.args.fit, why)
+            lacking(ask.pod, info, &ask.args.fit, &by_devices, why)
         })
     }
 
@@ -193,6 +210,7 @@ impl Plugin for NodeResourcesFit {
             Event::PodDeleted,
             Event::PodUpdated,
             Event::NominationGone,
+            Event::DeviceClass,
         ]
     }
 
@@ -204,6 +222,7 @@ impl Plugin for NodeResourcesFit {
                     && offers_more(&pod.requests, &old.allocatable, &new.allocatable)
             }
             Change::PodDeleted(_) | Change::NominationGone => true,
+            Change::DeviceClass => !pod.device_asks.is_empty(),
             Change::PodUpdated { old, new } => {
                 offers_more(&pod.requests, &new.requests, &old.requests)
             }
@@ -226,18 +245,20 @@ mod tests {
         let mut value = mk_pod("p");
         value["spec"]["containers"][0]["resources"]["requests"] =
             json!({"cpu": "2", "memory": "512Mi", "example.com/gpu": "1"});
-        let told = |args: &FitArgs| {
+        let told_with = |args: &FitArgs, by_devices: &[Arc<str>]| {
             let mut why = Vec::new();
             lacking(
                 &pod(value.clone()),
                 cluster.find_node("a").unwrap(),
                 args,
+                by_devices,
                 &mut why,
             );
             why.into_iter()
                 .map(|one| (one.reason.to_string(), one.is_resolvable))
                 .collect::<Vec<_>>()
         };
+        let told = |args: &FitArgs| told_with(args, &[]);
         let mut args = crate::args::PluginArgs::default().fit;
         let expected = [
             ("Too many pods", true),
@@ -249,6 +270,7 @@ mod tests {
             .map(|(text, helps)| (text.to_string(), helps))
             .collect();
         assert_eq!(told(&args), expected);
+        assert_eq!(told_with(&args, &["example.com/gpu".into()]), expected[..2]);
         args.ignored_resource_groups.push("example.com".into());
         assert_eq!(told(&args), expected[..2]);
     }

@@ -9,7 +9,7 @@ use api::view::{NodeAffinity, OwnerReference, Toleration};
 use apimachinery::selector::LabelSelector;
 use serde::Deserialize;
 
-use crate::resources::Resources;
+use crate::{devices::extended::ContainerAsk, resources::Resources};
 
 /// One pod. Built from the API's object; never changed. Its template's fields are read as its own.
 #[derive(Clone, Debug, Deserialize)]
@@ -62,6 +62,10 @@ pub struct Template {
     /// Images of all containers, with a tag.
     pub images: Vec<String>,
     pub disks: Vec<Disk>,
+    /// What its node must declare, sorted.
+    pub features: Vec<&'static str>,
+    /// The containers that ask for resources that devices may stand for.
+    pub device_asks: Vec<ContainerAsk>,
 }
 
 impl Deref for Pod {
@@ -182,6 +186,7 @@ impl Pod {
             || self.node_affinity != old.node_affinity
             || self.priority != old.priority
             || self.spread != old.spread
+            || self.features != old.features
     }
 
     /// Whether the node selector and the required node affinity allow a node (GetRequiredNodeAffinity).

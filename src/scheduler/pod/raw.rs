@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use api::declared_features;
 use api::view::{NodeAffinity, ObjectMeta, Toleration};
 use apimachinery::{Value, selector::LabelSelector};
 use serde::Deserialize;
@@ -10,7 +11,10 @@ use super::{
     Claim, Disk, HostPort, Pod, PodAffinity, ScheduledCondition, SpreadConstraint, Template, Term,
     intern::intern,
 };
-use crate::resources::{PodResources, ResourceList};
+use crate::{
+    devices::extended::{self, ContainerAsk},
+    resources::{PodResources, ResourceList},
+};
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -62,6 +66,8 @@ struct RawSpec {
     resources: RawRequests,
     volumes: Vec<RawVolume>,
     resource_claims: Vec<RawResourceClaim>,
+    host_network: bool,
+    host_users: Option<bool>,
 }
 
 /// Of the spec, or of the status, which names the claims that were made from templates.
@@ -86,6 +92,13 @@ struct RawContainer {
     resources: RawRequests,
     ports: Vec<RawPort>,
     restart_policy: String,
+    restart_policy_rules: Vec<RawRestartRule>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawRestartRule {
+    action: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -260,6 +273,10 @@ impl From<Raw> for Pod {
         let spread = spec.topology_spread_constraints.into_iter();
         let spread = spread.map(|one| one.parse(&meta.labels)).collect();
         let disks = spec.volumes.iter().flat_map(RawVolume::disks).collect();
+        let rules = spec.init_containers.iter().chain(&spec.containers);
+        let rules = rules.flat_map(|one| &one.restart_policy_rules);
+        let actions = rules.map(|rule| rule.action.as_str());
+        let features = declared_features::of_pod(actions, spec.host_network, spec.host_users);
         let made = status.resource_claim_statuses;
         let named = |wanted: RawResourceClaim| {
             let of_template = || {
@@ -275,8 +292,17 @@ impl From<Raw> for Pod {
         let claims = volumes
             .filter_map(|volume| volume.claim(&meta.name))
             .collect();
+        let inits = spec.init_containers.iter().map(|one| (one, true));
+        let containers = spec.containers.iter().map(|one| (one, false));
+        let device_asks = inits
+            .chain(containers)
+            .enumerate()
+            .filter_map(|(place, (one, is_init))| one.device_ask(place, is_init))
+            .collect();
         let template = Template {
+            device_asks,
             disks,
+            features,
             pod_affinity: spec.affinity.pods(&meta.namespace).map(Box::new),
             owner: meta.controller().cloned(),
             namespace: meta.namespace,
@@ -342,6 +368,23 @@ impl RawContainer {
             }
             None => asked.clone(),
         }
+    }
+}
+
+impl RawContainer {
+    /// What it asks for that devices may stand for; `None` if nothing.
+    fn device_ask(&self, place: usize, is_init: bool) -> Option<ContainerAsk> {
+        let asked = self.resources.requests.iter().enumerate();
+        let devices = asked.filter(|(_, (name, _))| extended::may_be_devices(name));
+        let resources: Vec<_> = devices
+            .map(|(index, (name, amount))| (name.as_str().into(), amount.0.value(), index))
+            .collect();
+        (!resources.is_empty()).then(|| ContainerAsk {
+            place,
+            name: self.name.clone(),
+            is_brief: is_init && self.restart_policy != "Always",
+            resources,
+        })
     }
 }
 

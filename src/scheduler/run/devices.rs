@@ -11,7 +11,10 @@ use super::{
     Served, Shared,
     writes::{self, ClaimError},
 };
-use crate::{pod::Pod, storage::ResourceClaim};
+use crate::{
+    pod::Pod,
+    storage::{ResourceClaim, SPECIAL_CLAIM},
+};
 
 /// Returns once all are ready; they mostly are at once.
 ///
@@ -36,9 +39,10 @@ pub async fn ready(
         return Ok(());
     };
     for claim in claims(shared, pod) {
-        // What others have reserved, too, is not for this pod to give up.
+        // What others have reserved, too, is not for this pod to give up. What was made for it is deleted.
         let mut consumers = claim.status.reserved_for.iter();
-        if !is_ready(&claim) && consumers.all(|one| *one.uid == *pod.uid) {
+        let is_special = claim.metadata.annotations.contains_key(SPECIAL_CLAIM);
+        if !is_special && !is_ready(&claim) && consumers.all(|one| *one.uid == *pod.uid) {
             writes::release(client, &claim).await;
         }
     }
@@ -69,10 +73,14 @@ async fn wait(shared: &Shared, pod: &Pod) -> Result<(), ClaimError> {
 /// The pod's claims as they are now, with what was decided here.
 fn claims(shared: &Shared, pod: &Pod) -> Vec<Arc<ResourceClaim>> {
     let state = shared.state.lock();
+    let storage = &state.cluster.storage;
     let names = pod.resource_claims.iter().flatten();
     let claims = names.filter_map(|name| {
         let key = format!("{}/{name}", pod.namespace);
-        state.cluster.storage.resource_claim(&key).cloned()
+        storage.resource_claim(&key)
     });
-    claims.collect()
+    claims
+        .chain(storage.special_claim(&pod.uid))
+        .cloned()
+        .collect()
 }

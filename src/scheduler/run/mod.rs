@@ -12,6 +12,7 @@ use std::{
 };
 
 use api::r::NODES;
+use api::view::ObjectMeta;
 use apimachinery::Value;
 use client::{
     Client, ClientError, Factory, Selectors,
@@ -35,18 +36,18 @@ use crate::{
     framework::Change,
     metrics::{Metrics, Outcome, Point, ProfileSeries},
     plugins::{
-        dynamic_resources::{self, ClaimPlan},
+        dynamic_resources::{self, ClaimPlan, ForExtended, Release},
         volume_binding::{self, VolumePlan},
     },
     pod::Pod,
     preemption::{Candidate, Nomination},
     profile::Profile,
     queue::{QueuedPod, SchedulingQueue, Sizes},
-    storage::ResourceClaim,
     watch::Informers,
 };
 use extend::{Surveyed, Unfit};
 use volumes::VolumeError;
+use writes::ClaimError;
 
 /// Writes under way at a time; more pods wait for one to end. As many as the streams of a few connections.
 const MAX_WRITES: usize = 256;
@@ -311,8 +312,8 @@ struct Failed {
     /// What `status.nominatedNodeName` becomes; `None` leaves it.
     nominated: Option<String>,
     evictions: Option<Evictions>,
-    /// A claim whose devices are given up.
-    released: Option<Arc<ResourceClaim>>,
+    /// A claim whose devices are given up, or that is deleted.
+    released: Option<Release>,
     served: Arc<Served>,
 }
 
@@ -366,7 +367,10 @@ impl Worker {
         let (client, shared) = (self.client.clone(), self.shared.clone());
         let extenders = self.extenders.clone();
         // Devices are mostly ready at once; some need minutes, as volumes do.
-        let into = if decided.volumes.is_some() || !decided.queued.pod.resource_claims.is_empty() {
+        let into = if decided.volumes.is_some()
+            || !decided.claims.is_empty()
+            || !decided.queued.pod.resource_claims.is_empty()
+        {
             &mut self.waits
         } else {
             &mut self.writes
@@ -441,10 +445,13 @@ impl Worker {
             released,
             served,
         } = failed;
-        if let Some(claim) = released {
-            let client = self.client.clone();
+        if let Some(released) = released {
+            let (client, pod) = (self.client.clone(), pod.clone());
             self.writes.spawn(async move {
-                writes::release(&client, &claim).await;
+                match released {
+                    Release::Devices(claim) => writes::release(&client, &claim).await,
+                    Release::Claim(claim) => writes::unmake(&client, &pod, &claim.metadata).await,
+                }
                 Written::Status
             });
         }
@@ -519,10 +526,11 @@ impl Worker {
             return;
         }
         for plan in &claims {
-            state
-                .cluster
-                .storage
-                .forget_claim(&plan.claim.metadata.key());
+            let storage = &mut state.cluster.storage;
+            match plan.extended {
+                Some(_) => storage.forget_special(&pod.uid),
+                None => storage.forget_claim(&plan.claim.metadata.key()),
+            }
         }
         if !claims.is_empty() {
             state.queue.on_change(&Change::Devices, now);
@@ -666,7 +674,7 @@ fn decide(
 fn conclude(
     state: &mut State,
     queued: QueuedPod,
-    error: FitError,
+    mut error: FitError,
     nomination: Nomination,
     served: Arc<Served>,
     now: Instant,
@@ -675,6 +683,9 @@ fn conclude(
     let pod = queued.pod.clone();
     served.count_attempt(Outcome::Unschedulable, &queued);
     let released = dynamic_resources::release(&pod, cluster, &error.plugins);
+    if let Some(released) = &released {
+        error.claims = released.told();
+    }
     let (nominated, evictions) = nominate(cluster, &pod, nomination);
     if evictions
         .as_ref()
@@ -722,9 +733,13 @@ async fn carry_out(
         served.series.point(point, outcome, clock.elapsed());
         clock = Instant::now();
     };
-    let prepared = prepare(client, shared, decided).await;
+    let mut made = None;
+    let prepared = prepare(client, shared, decided, &mut made).await;
     ended(Point::PreBind, prepared.is_ok());
-    prepared?;
+    if let Err(error) = prepared {
+        undo(client, &queued.pod, made).await;
+        return Err(error);
+    }
     let bound = match binder.and_then(|place| extenders.get(place)) {
         Some(extender) => {
             let bound = extender.bind(&queued.pod, node).await;
@@ -735,11 +750,26 @@ async fn carry_out(
             .map_err(NotBound::Binding),
     };
     ended(Point::Bind, bound.is_ok());
+    if bound.is_err() {
+        undo(client, &queued.pod, made).await;
+    }
     bound
 }
 
-/// Gives the pod its devices and volumes.
-async fn prepare(client: &Client, shared: &Shared, decided: &Decided) -> Result<(), NotBound> {
+/// Deletes the claim that was made for a pod's extended resources (Unreserve).
+async fn undo(client: &Client, pod: &Pod, made: Option<ObjectMeta>) {
+    if let Some(made) = made {
+        writes::unmake(client, pod, &made).await;
+    }
+}
+
+/// Gives the pod its devices and volumes. The claim for its extended resources, as soon as there is one, is `made`.
+async fn prepare(
+    client: &Client,
+    shared: &Shared,
+    decided: &Decided,
+    made: &mut Option<ObjectMeta>,
+) -> Result<(), NotBound> {
     let Decided {
         queued,
         node,
@@ -749,17 +779,23 @@ async fn prepare(client: &Client, shared: &Shared, decided: &Decided) -> Result<
         ..
     } = decided;
     for plan in claims {
-        let version = writes::reserve(client, &queued.pod, plan)
-            .await
-            .map_err(NotBound::Claims)?;
+        let pod = &queued.pod;
+        let given = match &plan.extended {
+            Some(extended) => give_extended(client, pod, plan, extended, made).await,
+            None => writes::reserve(client, pod, plan).await,
+        };
+        let version = given.map_err(NotBound::Claims)?;
         let mut state = shared.state.lock();
-        let key = plan.claim.metadata.key();
-        state.cluster.storage.claim_written(&key, &version);
+        let storage = &mut state.cluster.storage;
+        match (&plan.extended, &*made) {
+            (Some(_), Some(made)) => storage.special_written(&pod.uid, &made.key(), &version),
+            _ => storage.claim_written(&plan.claim.metadata.key(), &version),
+        }
         state.queue.on_change(&Change::Devices, Instant::now());
         drop(state);
         shared.wake.notify_one();
     }
-    if !queued.pod.resource_claims.is_empty() {
+    if !queued.pod.resource_claims.is_empty() || made.is_some() {
         let ready = devices::ready(client, shared, served, &queued.pod, node).await;
         ready.map_err(NotBound::Claims)?;
     }
@@ -767,6 +803,27 @@ async fn prepare(client: &Client, shared: &Shared, decided: &Decided) -> Result<
         volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
     }
     Ok(())
+}
+
+/// Makes the claim for a pod's extended resources, gives it its devices, and tells the pod. Returns the claim's version.
+async fn give_extended(
+    client: &Client,
+    pod: &Pod,
+    plan: &ClaimPlan,
+    extended: &ForExtended,
+    made: &mut Option<ObjectMeta>,
+) -> Result<String, ClaimError> {
+    let claim = writes::make(client, pod, extended).await?;
+    *made = Some(claim.metadata.clone());
+    let name = claim.metadata.name.clone();
+    let plan = ClaimPlan {
+        claim: Arc::new(claim),
+        allocation: plan.allocation.clone(),
+        extended: None,
+    };
+    let version = writes::reserve(client, pod, &plan).await?;
+    writes::tell(client, pod, &name, extended).await?;
+    Ok(version)
 }
 
 /// Notes where the pod is expected from now on. Returns what its status is to say about it, and whom to evict.

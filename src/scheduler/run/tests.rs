@@ -406,3 +406,127 @@ async fn a_device_that_fails_to_be_made_ready_or_is_not_in_time_is_given_up_and_
         shutdown.cancel();
     }
 }
+
+/// A node with one device, of a class that stands for `example.com/gpu`, and a pod that asks for one.
+fn with_extended_resource(server: &Server) {
+    server.put(&NODES, mk_node("a"));
+    let class =
+        json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+    server.put(&DEVICECLASSES, class);
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.io", "nodeName": "a",
+        "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d1"}]}});
+    server.put(&RESOURCESLICES, slice);
+    server.put(&PODS, pod_with_gpu("p"));
+}
+
+fn pod_with_gpu(name: &str) -> Value {
+    let mut pod = mk_pod(name);
+    pod["spec"]["containers"][0] = json!({"name": "c", "image": "i",
+        "resources": {"requests": {"example.com/gpu": "1"}}});
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_given_a_claim_for_what_devices_stand_for() {
+    let server = Server::default();
+    with_extended_resource(&server);
+    server.set_lag(&RESOURCECLAIMS, Duration::from_millis(300));
+    let shutdown = start(&server);
+    server.put(&PODS, pod_with_gpu("q"));
+    seconds(5).await;
+    let claims = server.list(&RESOURCECLAIMS);
+    assert_eq!(claims.len(), 1, "{claims:?}");
+    let claim = &claims[0];
+    let meta = &claim["metadata"];
+    let owner = meta["ownerReferences"][0]["name"].as_str().unwrap();
+    let other = if owner == "p" { "q" } else { "p" };
+    assert_eq!(
+        (node_of(&server, owner), node_of(&server, other)),
+        ("a".into(), String::new())
+    );
+    assert_eq!(
+        meta["annotations"],
+        json!({"resource.kubernetes.io/extended-resource-claim": "true"})
+    );
+    let named = meta["name"].as_str().unwrap();
+    assert!(
+        named.starts_with(&format!("{owner}-extended-resources-")),
+        "{named}"
+    );
+    assert_eq!(
+        meta["finalizers"],
+        json!(["resource.kubernetes.io/delete-protection"])
+    );
+    let request = json!({"name": "container-0-request-0", "exactly": {
+        "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}});
+    assert_eq!(claim["spec"], json!({"devices": {"requests": [request]}}));
+    assert_eq!(claim["status"]["reservedFor"][0]["name"], owner);
+    assert_eq!(
+        claim["status"]["allocation"]["devices"]["results"][0]["device"],
+        "d1"
+    );
+    let pod = server.get(&PODS, &format!("default/{owner}")).unwrap();
+    let mapping = json!({"containerName": "c", "resourceName": "example.com/gpu", "requestName": "container-0-request-0"});
+    assert_eq!(
+        pod["status"]["extendedResourceClaimStatus"],
+        json!({"resourceClaimName": named, "requestMappings": [mapping]})
+    );
+    let told = events(&server, "FailedScheduling");
+    let message = told[0]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("0/1 nodes are available: 1 cannot allocate all claims."),
+        "{message}"
+    );
+    // With the pod and its claim gone the other is given the device.
+    let key = format!("default/{named}");
+    server.remove(&PODS, &format!("default/{owner}"));
+    server.remove(&RESOURCECLAIMS, &key);
+    seconds(5).await;
+    assert_eq!(node_of(&server, other), "a");
+    shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_claim_of_a_binding_that_failed_or_was_never_made_is_deleted() {
+    let server = Server::default();
+    with_extended_resource(&server);
+    server.fail_next(http::Method::POST, "/binding", Status::internal("no"));
+    let shutdown = start(&server);
+    seconds(5).await;
+    assert_eq!(node_of(&server, "p"), "a");
+    let made = server.requests_of("POST", "/resourceclaims").len();
+    let deleted = server.requests_of("DELETE", "/resourceclaims/").len();
+    assert_eq!(
+        (made, deleted, server.list(&RESOURCECLAIMS).len()),
+        (2, 1, 1)
+    );
+    shutdown.cancel();
+
+    // As a scheduler that ended between both leaves it.
+    let server = Server::default();
+    with_extended_resource(&server);
+    let owner =
+        json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true});
+    let request =
+        json!({"name": "container-0-request-0", "exactly": {"deviceClassName": "gpu", "count": 1}});
+    let result =
+        json!({"request": "container-0-request-0", "driver": "d.io", "pool": "a", "device": "d1"});
+    server.put(&RESOURCECLAIMS, json!({
+        "metadata": {"name": "old", "namespace": "default", "uid": "old", "ownerReferences": [owner],
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+            "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }));
+    let shutdown = start(&server);
+    seconds(10).await;
+    let told = events(&server, "FailedScheduling");
+    assert_eq!(
+        told[0]["message"],
+        "0/1 nodes are available: 1 cannot schedule extended resource claim. deletion of ResourceClaim completed, \
+         preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    );
+    assert!(server.get(&RESOURCECLAIMS, "default/old").is_none());
+    assert_eq!(node_of(&server, "p"), "a");
+    shutdown.cancel();
+}

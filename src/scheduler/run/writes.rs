@@ -1,6 +1,7 @@
 //! What the scheduler writes: bindings, evictions, and the status of pods that wait.
 
 use api::r::{PODS, RESOURCECLAIMS};
+use api::view::{ObjectMeta, OwnerReference};
 use apimachinery::{Value, meta, time::now_text};
 use client::{
     Client, ClientError, DeleteOptions, Patch, WriteOptions,
@@ -10,9 +11,9 @@ use serde_json::json;
 
 use super::{Evictions, reference};
 use crate::{
-    plugins::dynamic_resources::{self, ClaimPlan},
+    plugins::dynamic_resources::{self, ClaimPlan, ForExtended},
     pod::Pod,
-    storage::ResourceClaim,
+    storage::{ResourceClaim, SPECIAL_CLAIM},
 };
 
 /// Writes the Binding.
@@ -50,6 +51,10 @@ pub enum ClaimError {
     Changed(String),
     #[error("reserve ResourceClaim: {0}")]
     Write(#[from] ClientError),
+    #[error("create claim for extended resources {0}: {1}")]
+    Create(String, ClientError),
+    #[error("update pod {0} ExtendedResourceClaimStatus: {1}")]
+    Tell(String, ClientError),
     #[error("ResourceClaim {0}: a device's binding failed")]
     BindingFailed(String),
     #[error("the pod does not exist any more")]
@@ -110,6 +115,115 @@ async fn reserve_once(client: &Client, pod: &Pod, plan: &ClaimPlan) -> Result<St
         .update_status(&RESOURCECLAIMS, &of.namespace, &of.name, &claim, &options)
         .await?;
     Ok(meta::resource_version(&written).to_string())
+}
+
+/// The longest part of a generated name that is not random.
+const MAX_BASE: usize = 253 - 5;
+
+/// Makes the claim for a pod's extended resources, without devices yet.
+///
+/// # Errors
+///
+/// It cannot be made.
+pub async fn make(
+    client: &Client,
+    pod: &Pod,
+    extended: &ForExtended,
+) -> Result<ResourceClaim, ClaimError> {
+    let mut base = format!("{}-extended-resources-", pod.name);
+    base.truncate(MAX_BASE);
+    let owner = OwnerReference {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        name: pod.name.clone(),
+        uid: pod.uid.to_string(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": base, "namespace": pod.namespace,
+            "annotations": {SPECIAL_CLAIM: "true"}, "ownerReferences": [owner],
+        },
+        "spec": extended.spec,
+    });
+    let options = WriteOptions::default();
+    client
+        .create(&RESOURCECLAIMS, &pod.namespace, &claim, &options)
+        .await
+        .map_err(|error| ClaimError::Create(pod.key(), error))
+}
+
+/// Tells in the pod's status which of its containers is given what of the claim for its extended resources.
+///
+/// # Errors
+///
+/// It cannot be told.
+pub async fn tell(
+    client: &Client,
+    pod: &Pod,
+    claim: &str,
+    extended: &ForExtended,
+) -> Result<(), ClaimError> {
+    let status = json!({"extendedResourceClaimStatus": {
+        "resourceClaimName": claim, "requestMappings": extended.mappings,
+    }});
+    let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.uid}, "status": status}));
+    let options = WriteOptions::default();
+    let patched =
+        client.patch::<Value>(&PODS, &pod.namespace, &pod.name, "status", &patch, &options);
+    let told = patched.await.map(drop);
+    told.map_err(|error| ClaimError::Tell(pod.key(), error))
+}
+
+/// Deletes the claim that was made for a pod's extended resources, unless the pod has its node after all.
+pub async fn unmake(client: &Client, pod: &Pod, claim: &ObjectMeta) {
+    let bound = client.get::<Value>(&PODS, &pod.namespace, &pod.name).await;
+    let is_bound =
+        |found: &Value| meta::uid(found) == &*pod.uid && found["spec"]["nodeName"].is_string();
+    match bound {
+        Ok(found) if is_bound(&found) => return,
+        // The controller of resource claims deletes it with the pod.
+        Err(error) if !error.is_not_found() => {
+            tracing::warn!(claim = claim.key(), %error, "cannot tell whether the claim is still needed");
+            return;
+        }
+        _ => {}
+    }
+    let mut attempt = 1;
+    let deleted = loop {
+        match unmake_once(client, claim).await {
+            Err(error) if error.is_conflict() && attempt < CLAIM_ATTEMPTS => attempt += 1,
+            result => break result,
+        }
+    };
+    if let Err(error) = deleted
+        && !error.is_not_found()
+    {
+        tracing::warn!(claim = claim.key(), %error, "cannot delete the claim for extended resources");
+    }
+}
+
+async fn unmake_once(client: &Client, of: &ObjectMeta) -> Result<(), ClientError> {
+    let mut claim: Value = client.get(&RESOURCECLAIMS, &of.namespace, &of.name).await?;
+    if meta::uid(&claim) != of.uid {
+        return Ok(());
+    }
+    let kept = meta::finalizers(&claim).filter(|one| *one != CLAIM_FINALIZER);
+    let kept: Vec<String> = kept.map(str::to_owned).collect();
+    if kept.len() < meta::finalizers(&claim).count() {
+        claim["metadata"]["finalizers"] = json!(kept);
+        let options = WriteOptions::default();
+        client
+            .update::<_, Value>(&RESOURCECLAIMS, &of.namespace, &of.name, &claim, &options)
+            .await?;
+    }
+    let options = DeleteOptions::uid(&*of.uid);
+    client
+        .delete(&RESOURCECLAIMS, &of.namespace, &of.name, &options)
+        .await
+        .map(drop)
 }
 
 /// Gives a claim's devices up, if it is still as it was. If it is not, that is as good.

@@ -30,6 +30,7 @@ pub fn validate(new: &Value, old: &Value) -> ErrorList {
     }
     transitions(new, old, &root, &mut errors);
     claims(new, &root.at("resourceClaimStatuses"), &mut errors);
+    extended(new, &root.at("extendedResourceClaimStatus"), &mut errors);
     addresses(&root, "podIPs", "podIP", &mut errors);
     addresses(&root, "hostIPs", "hostIP", &mut errors);
     errors
@@ -102,6 +103,56 @@ fn claims(pod: &Value, statuses: &Node<'_, '_>, errors: &mut ErrorList) {
                 called.invalid_as(errors, claim, why);
             }
         }
+    }
+}
+
+/// The claim for extended resources is given to containers that ask for them, each time once
+/// (`validatePodExtendedResourceClaimStatus`).
+fn extended(pod: &Value, status: &Node<'_, '_>, errors: &mut ErrorList) {
+    if !status.is_set() {
+        return;
+    }
+    let mappings = status.at("requestMappings");
+    if mappings.is_empty() {
+        mappings.required(errors, "at least one request mapping is required");
+    }
+    let inits = items(pod, &["spec", "initContainers"]).iter();
+    let containers: Vec<&Value> = inits.chain(items(pod, &["spec", "containers"])).collect();
+    let mut seen = Vec::new();
+    for mapping in mappings.items() {
+        let [container, resource, request] =
+            ["containerName", "resourceName", "requestName"].map(|field| mapping.at(field));
+        let mut named = containers.iter();
+        match named.find(|one| text(one, &["name"]) == container.text()) {
+            None => container.invalid(
+                errors,
+                "must match the name of an entry in spec.initContainers.name or spec.containers.name",
+            ),
+            Some(one) if at(one, &["resources", "requests", resource.text()]).is_null() => {
+                resource.invalid(
+                    errors,
+                    "must match the extended resource name of an entry in \
+                     spec.initContainers.resources.requests or spec.containers.resources.requests",
+                );
+            }
+            Some(_) => {}
+        }
+        // Upstream says so of the status.
+        for why in name::dns_1123_label(request.text()) {
+            let told = status.at("requestName");
+            told.invalid_as(errors, request.text(), why);
+        }
+        let all = [container.text(), resource.text(), request.text()];
+        if seen.contains(&all) {
+            for field in [&container, &resource, &request] {
+                field.duplicate(errors);
+            }
+        }
+        seen.push(all);
+    }
+    let claim = status.at("resourceClaimName");
+    if claim.present(errors) {
+        claim.syntax(errors, name::dns_1123_subdomain);
     }
 }
 
@@ -204,6 +255,41 @@ mod tests {
         assert!(
             texts.contains("must match the name of an entry in `spec.resourceClaims`"),
             "{texts}"
+        );
+    }
+
+    #[test]
+    fn a_claim_for_extended_resources_is_for_containers_that_ask_for_them() {
+        let pod = |mappings: Value| {
+            let container =
+                json!({"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}});
+            json!({"spec": {"containers": [container]}, "status": {"extendedResourceClaimStatus": {
+                "resourceClaimName": "x", "requestMappings": mappings}}})
+        };
+        let mapping = |container: &str, resource: &str| json!({"containerName": container, "resourceName": resource, "requestName": "r"});
+        let good = mapping("c", "example.com/gpu");
+        check(validate(&pod(json!([good])), &json!({})), &[]);
+        let wrong = json!([good, good, mapping("d", "x"), mapping("c", "x")]);
+        let root = "status.extendedResourceClaimStatus.requestMappings";
+        check(
+            validate(&pod(wrong), &json!({})),
+            &[
+                &format!("{root}[1].containerName: Duplicate value: \"c\""),
+                &format!("{root}[1].resourceName: Duplicate value: \"example.com/gpu\""),
+                &format!("{root}[1].requestName: Duplicate value: \"r\""),
+                &format!(
+                    "{root}[2].containerName: Invalid value: \"d\": must match the name of an entry in spec.initContainers.name or spec.containers.name"
+                ),
+                &format!(
+                    "{root}[3].resourceName: Invalid value: \"x\": must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests"
+                ),
+            ],
+        );
+        check(
+            validate(&pod(json!([])), &json!({})),
+            &[&format!(
+                "{root}: Required value: at least one request mapping is required"
+            )],
         );
     }
 }
