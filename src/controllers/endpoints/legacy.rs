@@ -1,7 +1,7 @@
 //! endpoints-controller: the Endpoints object of a Service, the older form of its EndpointSlices.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -88,6 +88,8 @@ struct Observed {
     pods: Informer<Pod>,
     endpoints: Informer<Endpoints>,
     written: Mutex<HashMap<String, String>>,
+    /// Services seen to go, whose Endpoints go with them whoever wrote these. Keys leave it when that is done.
+    gone: Mutex<HashSet<String>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -113,6 +115,7 @@ impl Controller for EndpointsController {
             pods: informers.informer(&PODS, "", Selectors::default()),
             endpoints: informers.informer(&ENDPOINTS, "", Selectors::default()),
             written: Mutex::default(),
+            gone: Mutex::default(),
         });
         observed.services.add_index(BY_NAMESPACE, |service| {
             vec![service.metadata.namespace.clone()]
@@ -130,8 +133,13 @@ impl Controller for EndpointsController {
             return;
         }
         let queue = Queue::default();
-        let keys = queue.clone();
-        services.add_handler(move |change| keys.add(change.key.to_string()));
+        let (keys, to) = (queue.clone(), observed.clone());
+        services.add_handler(move |change| {
+            if change.is_deleted() {
+                to.gone.lock().insert(change.key.to_string());
+            }
+            keys.add(change.key.to_string());
+        });
         let (keys, to) = (queue.clone(), observed.clone());
         pods.add_handler(move |change| {
             services_of(&to.services, change, |key| {
@@ -161,15 +169,17 @@ impl Observed {
         let present = self.endpoints.get(key);
         let Some(service) = self.services.get(key) else {
             self.written.lock().remove(key);
-            // Written by this controller, or left behind: an Endpoints object belongs to the service of its name.
-            let ours = present.filter(|one| one.metadata.labels.contains_key(MANAGED_BY));
-            return match ours {
-                Some(endpoints) => delete(context, &endpoints.metadata)
-                    .await
-                    .map(|()| Requeue::No),
-                None => Ok(Requeue::No),
-            };
+            let is_gone = self.gone.lock().contains(key);
+            // Those of a service that went while nobody looked are told by their label; others may wait for theirs.
+            let left =
+                present.filter(|one| is_gone || one.metadata.labels.contains_key(MANAGED_BY));
+            if let Some(endpoints) = left {
+                delete(context, &endpoints.metadata).await?;
+            }
+            self.gone.lock().remove(key);
+            return Ok(Requeue::No);
         };
+        self.gone.lock().remove(key);
         if !service.selects_pods() {
             return Ok(Requeue::No);
         }
@@ -332,6 +342,8 @@ async fn delete(context: &Context, meta: &ObjectMeta) -> Result<(), ClientError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{seconds, start};
+    use client::fake::Server;
     use serde_json::json;
 
     fn service() -> Service {
@@ -394,5 +406,24 @@ mod tests {
         assert_eq!(endpoints.subsets[0].addresses.len(), 900);
         assert_eq!(endpoints.subsets[0].not_ready_addresses.len(), 100);
         assert_eq!(endpoints.metadata.annotations[OVER_CAPACITY], "truncated");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoints_written_by_hand_wait_for_their_service_and_go_with_it() {
+        let server = Server::default();
+        let _guard = start(&server, &["endpoints-controller"]);
+        let meta = || json!({"metadata": {"name": "m", "namespace": "n"}});
+        server.put(&ENDPOINTS, meta());
+        seconds(5).await;
+        assert!(server.get(&ENDPOINTS, "n/m").is_some());
+        server.put(&SERVICES, meta());
+        seconds(5).await;
+        assert!(server.get(&ENDPOINTS, "n/m").is_some());
+        server.remove(&SERVICES, "n/m");
+        seconds(5).await;
+        assert!(server.get(&ENDPOINTS, "n/m").is_none());
+        server.put(&ENDPOINTS, meta());
+        seconds(5).await;
+        assert!(server.get(&ENDPOINTS, "n/m").is_some());
     }
 }

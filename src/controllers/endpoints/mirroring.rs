@@ -2,7 +2,7 @@
 //! selector.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -13,6 +13,7 @@ use api::{
 use async_trait::async_trait;
 use client::{
     ClientError, Informer, Selectors,
+    events::{EventKind, ObjectReference, Recorder},
     workqueue::{self, Queue, Requeue},
 };
 use parking_lot::Mutex;
@@ -31,7 +32,7 @@ use crate::{
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Addresses of a subset that are mirrored (`--mirroring-max-endpoints-per-subset`).
+/// Addresses of a subset that are mirrored (`--mirroring-max-endpoints-per-subset`), all of them into one slice.
 const MAX_ADDRESSES: usize = 1000;
 const WORKERS: usize = 5;
 
@@ -42,6 +43,7 @@ struct Observed {
     endpoints: Informer<Endpoints>,
     slices: Informer<EndpointSlice>,
     written: Mutex<HashMap<String, String>>,
+    recorder: Recorder,
 }
 
 #[async_trait]
@@ -61,6 +63,7 @@ impl Controller for Mirroring {
             endpoints: informers.informer(&ENDPOINTS, "", Selectors::default()),
             slices: informers.informer(&ENDPOINTSLICES, "", Selectors::default()),
             written: Mutex::default(),
+            recorder: context.recorder("endpoint-slice-mirroring-controller"),
         });
         observed.slices.add_index(MANAGER, endpoints_of);
         let Observed {
@@ -135,14 +138,37 @@ impl Observed {
             }
             return Ok(Requeue::No);
         };
-        let max = context.config.max_endpoints_per_slice;
-        let desired = desired(&endpoints.subsets);
-        for action in slices::plan(&owner(&service, &endpoints), &existing, desired, max) {
+        let (desired, skipped) = desired(&endpoints.subsets);
+        if skipped > 0 {
+            self.tell_of_skipped(&endpoints, skipped);
+        }
+        let owner = owner(&service, &endpoints);
+        for action in slices::plan(&owner, &existing, desired, MAX_ADDRESSES) {
             if let Some(version) = apply(context, namespace, action).await? {
                 self.written.lock().insert(key.into(), version);
             }
         }
         Ok(Requeue::No)
+    }
+
+    fn tell_of_skipped(&self, endpoints: &Endpoints, skipped: usize) {
+        let meta = &endpoints.metadata;
+        let object = ObjectReference {
+            api_version: "v1".into(),
+            kind: "Endpoints".into(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            field_path: String::new(),
+        };
+        let message = format!(
+            "A max of {MAX_ADDRESSES} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} \
+             addresses were skipped"
+        );
+        let reason = "TooManyAddressesToMirror";
+        self.recorder
+            .event(&object, EventKind::Warning, reason, message);
     }
 }
 
@@ -158,15 +184,17 @@ fn is_mirrored(service: &Service, endpoints: &Endpoints) -> bool {
 }
 
 fn owner(service: &Service, endpoints: &Endpoints) -> Owner {
+    /// Annotations that say something of the Endpoints alone.
+    const NOT_COPIED: [&str; 2] = [
+        "endpoints.kubernetes.io/last-change-trigger-time",
+        "kubectl.kubernetes.io/last-applied-configuration",
+    ];
     let meta = &endpoints.metadata;
-    let annotations = meta.annotations.iter();
-    let copied = annotations.filter(|(key, _)| {
-        ![
-            "endpoints.kubernetes.io/last-change-trigger-time",
-            "kubectl.kubernetes.io/last-applied-configuration",
-        ]
-        .contains(&key.as_str())
-    });
+    let mut labels = meta.labels.clone();
+    labels.insert(slices::SERVICE_NAME.into(), service.metadata.name.clone());
+    labels.insert(slices::MANAGED_BY.into(), MANAGER.into());
+    let mut annotations = meta.annotations.clone();
+    annotations.retain(|key, _| !NOT_COPIED.contains(&key.as_str()));
     Owner {
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
@@ -178,15 +206,15 @@ fn owner(service: &Service, endpoints: &Endpoints) -> Owner {
             controller: Some(true),
             block_owner_deletion: Some(true),
         },
-        labels: slices::labels(meta, &service.metadata.name, MANAGER, service.is_headless()),
-        annotations: copied
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect(),
+        labels,
+        annotations: Some(annotations),
     }
 }
 
-fn desired(subsets: &[Subset]) -> Desired {
+/// The endpoints of all subsets, and how many addresses are beyond what is mirrored of each.
+fn desired(subsets: &[Subset]) -> (Desired, usize) {
     let mut desired = Desired::new();
+    let mut skipped = 0;
     for subset in subsets {
         let port = |port: &super::legacy::EndpointPort| Port {
             name: port.name.clone(),
@@ -205,9 +233,11 @@ fn desired(subsets: &[Subset]) -> Desired {
             .not_ready_addresses
             .iter()
             .map(|address| (address, false));
-        let mut seen = BTreeMap::new();
+        let all = subset.addresses.len() + subset.not_ready_addresses.len();
+        skipped += all.saturating_sub(MAX_ADDRESSES);
+        let mut seen = BTreeSet::new();
         for (address, ready) in ready.chain(unready).take(MAX_ADDRESSES) {
-            if seen.insert(address.ip.clone(), ()).is_some() {
+            if !seen.insert(address.ip.as_str()) {
                 continue;
             }
             let family = if address.ip.contains(':') {
@@ -222,7 +252,7 @@ fn desired(subsets: &[Subset]) -> Desired {
                 .push(endpoint(address, ready));
         }
     }
-    desired
+    (desired, skipped)
 }
 
 fn endpoint(address: &Address, ready: bool) -> Endpoint {
@@ -244,6 +274,8 @@ fn endpoint(address: &Address, ready: bool) -> Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{seconds, start};
+    use client::fake::Server;
     use serde_json::json;
 
     #[test]
@@ -253,7 +285,8 @@ mod tests {
              "ports": [{"port": 80}]},
         ]}))
         .unwrap();
-        let desired = desired(&endpoints.subsets);
+        let (desired, skipped) = desired(&endpoints.subsets);
+        assert_eq!(skipped, 0);
         let count: Vec<(String, usize)> = desired
             .iter()
             .map(|((family, _), all)| (family.clone(), all.len()))
@@ -278,5 +311,43 @@ mod tests {
             &service(json!({})),
             &endpoints(json!({SKIP: "true"}))
         ));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_addresses_share_one_slice_with_the_labels_and_annotations_and_the_rest_is_told_of()
+     {
+        let server = Server::default();
+        let _guard = start(&server, &["endpointslice-mirroring-controller"]);
+        server.put(
+            &SERVICES,
+            json!({"metadata": {"name": "m", "namespace": "n"}, "spec": {"clusterIP": "None"}}),
+        );
+        let addresses: Vec<_> = (0..1003)
+            .map(|at| json!({"ip": format!("10.0.{}.{}", at / 250, at % 250)}))
+            .collect();
+        let mut endpoints = json!({
+            "metadata": {"name": "m", "namespace": "n", "uid": "e", "labels": {"a": "b"}, "annotations": {
+                "x": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+            "subsets": [{"addresses": addresses, "ports": [{"port": 80}]}],
+        });
+        server.put(&ENDPOINTS, endpoints.clone());
+        seconds(5).await;
+        let slices = server.list(&ENDPOINTSLICES);
+        assert_eq!(slices.len(), 1);
+        assert_eq!(slices[0]["endpoints"].as_array().unwrap().len(), 1000);
+        let labels = json!({"a": "b", "kubernetes.io/service-name": "m", "endpointslice.kubernetes.io/managed-by": MANAGER});
+        assert_eq!(slices[0]["metadata"]["labels"], labels);
+        assert_eq!(slices[0]["metadata"]["annotations"], json!({"x": "y"}));
+        let event = &server.list(&api::r::EVENTS)[0];
+        let told = "A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. 3 addresses were skipped";
+        assert_eq!(
+            (event["reason"].as_str(), event["message"].as_str()),
+            (Some("TooManyAddressesToMirror"), Some(told))
+        );
+        endpoints["metadata"]["annotations"] = json!({"z": "1"});
+        server.put(&ENDPOINTS, endpoints);
+        seconds(5).await;
+        let slices = server.list(&ENDPOINTSLICES);
+        assert_eq!(slices[0]["metadata"]["annotations"], json!({"z": "1"}));
     }
 }

@@ -108,7 +108,8 @@ pub struct Owner {
     pub name: String,
     pub reference: OwnerReference,
     pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
+    /// `None` leaves those that slices have.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 /// Endpoints to be, by address type and ports. An address type without endpoints has one entry without ports.
@@ -249,7 +250,7 @@ fn fill(
             generate_name: format!("{}-", owner.name),
             namespace: owner.namespace.clone(),
             labels: owner.labels.clone(),
-            annotations: owner.annotations.clone(),
+            annotations: owner.annotations.clone().unwrap_or_default(),
             owner_references: vec![owner.reference.clone()],
             ..ObjectMeta::default()
         },
@@ -261,14 +262,16 @@ fn fill(
 
 /// The metadata of a slice with what the owner decides brought up to date.
 fn merged(owner: &Owner, old: &ObjectMeta) -> ObjectMeta {
+    let annotations = owner.annotations.as_ref().unwrap_or(&old.annotations);
     ObjectMeta {
         labels: owner.labels.clone(),
+        annotations: annotations.clone(),
         owner_references: vec![owner.reference.clone()],
         ..old.clone()
     }
 }
 
-/// Labels of a service (or Endpoints) that go over to its slices, with those the slices need.
+/// Labels of a service that go over to its slices, with those the slices need.
 pub fn labels(
     of: &ObjectMeta,
     service: &str,
