@@ -293,6 +293,11 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// Its kubelet has nothing more to do for it: only finalizers keep it (podIsShutDown).
+    pub fn is_shut_down(&self) -> bool {
+        self.metadata.is_deleting() && self.metadata.deletion_grace_period_seconds == Some(0)
+    }
+
     /// Neither finished nor being deleted (IsPodActive).
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.metadata.is_deleting()

@@ -70,11 +70,9 @@ impl Controller for EphemeralVolumes {
                 let (context, claims, pods, recorder) = (&context, &claims, &pods, &recorder);
                 async move {
                     let Some(pod) = pods.get(&key).filter(|pod| pod.is_active()) else {
-                        return Ok::<_, ClientError>(Requeue::No);
+                        return Ok::<_, Unmade>(Requeue::No);
                     };
-                    for (name, claim) in missing(&pod, claims) {
-                        create(context, recorder, &pod, &name, &claim).await?;
-                    }
+                    sync(context, recorder, claims, &pod).await?;
                     Ok(Requeue::No)
                 }
             },
@@ -83,75 +81,95 @@ impl Controller for EphemeralVolumes {
     }
 }
 
-/// The claims the pod needs and has not: each with its volume's name.
-fn missing(pod: &Pod, claims: &Informer<Claim>) -> Vec<(String, Value)> {
-    let meta = &pod.metadata;
-    let ephemeral = pod
-        .spec
-        .volumes
-        .iter()
-        .filter(|volume| volume.is_ephemeral());
-    let mut missing = Vec::new();
-    for volume in ephemeral {
+/// Why a volume has no claim.
+#[derive(Debug, thiserror::Error)]
+enum Unmade {
+    #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
+    NotOwner { claim: String, pod: String },
+    #[error("create PVC {claim}: {source}")]
+    Create { claim: String, source: ClientError },
+}
+
+/// Makes the claims that are missing, one after the other; the first that cannot be is told of.
+async fn sync(
+    context: &Context,
+    recorder: &Recorder,
+    claims: &Informer<Claim>,
+    pod: &Pod,
+) -> Result<(), Unmade> {
+    let volumes = pod.spec.volumes.iter();
+    for volume in volumes.filter(|volume| volume.is_ephemeral()) {
         let Some(name) = volume.claim(pod) else {
             continue;
         };
-        if claims.get(&join_key(&meta.namespace, &name)).is_some() {
-            continue;
-        }
-        let template = &volume.ephemeral["volumeClaimTemplate"];
-        let mut claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {
-                "name": name, "namespace": meta.namespace,
-                "ownerReferences": [{
-                    "apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid,
-                    "controller": true, "blockOwnerDeletion": true,
-                }],
-            },
-            "spec": template["spec"],
-        });
-        for field in ["labels", "annotations"] {
-            if template["metadata"][field].is_object() {
-                claim["metadata"][field] = template["metadata"][field].clone();
+        let claim = claims.get(&join_key(&pod.metadata.namespace, &name));
+        let made = match claim {
+            Some(claim) => owned(pod, &claim),
+            None => {
+                create(
+                    context,
+                    pod,
+                    &name,
+                    &volume.ephemeral["volumeClaimTemplate"],
+                )
+                .await
             }
+        };
+        if let Err(error) = made {
+            let meta = &pod.metadata;
+            let version = &meta.resource_version;
+            let object = ObjectReference::pod(&meta.namespace, &meta.name, &meta.uid, version);
+            let message = format!("ephemeral volume {}: {error}", volume.name);
+            recorder.event(&object, EventKind::Warning, "FailedBinding", message);
+            return Err(error);
         }
-        missing.push((volume.name.clone(), claim));
     }
-    missing
+    Ok(())
 }
 
-async fn create(
-    context: &Context,
-    recorder: &Recorder,
-    pod: &Pod,
-    volume: &str,
-    claim: &Value,
-) -> Result<(), ClientError> {
+/// Whether the claim is the pod's own (ephemeral.VolumeIsForPod): one that somebody else made of that name is not used.
+fn owned(pod: &Pod, claim: &Claim) -> Result<(), Unmade> {
+    let owner = claim.metadata.controller();
+    if owner.is_some_and(|owner| owner.uid == pod.metadata.uid) {
+        return Ok(());
+    }
+    Err(Unmade::NotOwner {
+        claim: claim.metadata.key(),
+        pod: pod.metadata.key(),
+    })
+}
+
+async fn create(context: &Context, pod: &Pod, name: &str, template: &Value) -> Result<(), Unmade> {
     let meta = &pod.metadata;
+    let mut claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": name, "namespace": meta.namespace,
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid,
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": template["spec"],
+    });
+    for field in ["labels", "annotations"] {
+        if template["metadata"][field].is_object() {
+            claim["metadata"][field] = template["metadata"][field].clone();
+        }
+    }
     let options = WriteOptions::default();
     let resource = &PERSISTENTVOLUMECLAIMS;
     let created = context
         .client
-        .create::<_, Value>(resource, &meta.namespace, claim, &options)
+        .create::<_, Value>(resource, &meta.namespace, &claim, &options)
         .await;
     match created {
         Ok(_) => Ok(()),
         Err(error) if error.is_already_exists() || error.is_namespace_terminating() => Ok(()),
-        Err(error) => {
-            let object = ObjectReference::pod(
-                &meta.namespace,
-                &meta.name,
-                &meta.uid,
-                &meta.resource_version,
-            );
-            let message = format!(
-                "ephemeral volume {volume:?}: create PVC {}: {error}",
-                apimachinery::meta::name(claim)
-            );
-            recorder.event(&object, EventKind::Warning, "FailedBinding", message);
-            Err(error)
-        }
+        Err(source) => Err(Unmade::Create {
+            claim: name.to_string(),
+            source,
+        }),
     }
 }
 
@@ -186,5 +204,27 @@ mod tests {
         server.remove(&PERSISTENTVOLUMECLAIMS, "n/p-scratch");
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(server.list(&PERSISTENTVOLUMECLAIMS).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_of_that_name_that_is_not_the_pods_own_is_told_of() {
+        let server = Server::default();
+        let _guard = crate::testing::start(&server, &["ephemeral-volume"]);
+        server.put(
+            &PERSISTENTVOLUMECLAIMS,
+            json!({"metadata": {"name": "p-scratch", "namespace": "n"}}),
+        );
+        server.put(
+            &PODS,
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"volumes": [
+            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"x": 1}}}}]}}),
+        );
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let event = &server.list(&api::r::EVENTS)[0];
+        assert_eq!(event["reason"], "FailedBinding");
+        assert_eq!(
+            event["message"],
+            "ephemeral volume scratch: PVC n/p-scratch was not created for pod n/p (pod is not owner)"
+        );
     }
 }

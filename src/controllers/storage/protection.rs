@@ -72,11 +72,9 @@ impl Controller for ClaimProtection {
         pods.add_handler(move |change| {
             // A claim comes free when a pod goes, or ends.
             let Some(old) = &change.old else { return };
-            if change
-                .new
-                .as_ref()
-                .is_none_or(|new| new.is_terminal() || new.metadata.uid != old.metadata.uid)
-            {
+            if change.new.as_ref().is_none_or(|new| {
+                new.is_terminal() || new.is_shut_down() || new.metadata.uid != old.metadata.uid
+            }) {
                 pods_by_claim(old).into_iter().for_each(|key| keys.add(key));
             }
         });
@@ -140,7 +138,7 @@ fn uses(pod: &Pod, claim: &Claim) -> bool {
                 .controller()
                 .is_some_and(|owner| owner.uid == pod.metadata.uid)
         };
-        named && (!volume.is_ephemeral() || (owned() && !pod.is_terminal()))
+        named && (!volume.is_ephemeral() || (owned() && !pod.is_shut_down()))
     })
 }
 
@@ -266,5 +264,26 @@ mod tests {
         server.put(volumes, volume);
         seconds(5).await;
         assert!(server.get(volumes, "v").is_none());
+    }
+
+    #[test]
+    fn a_pods_own_claim_is_used_until_its_kubelet_is_done_with_it() {
+        let claim: Claim = serde_json::from_value(json!({"metadata": {"name": "p-v", "namespace": "n",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]}}))
+        .unwrap();
+        let is_used = |deletion: Value, phase: &str| {
+            let mut pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+                "spec": {"nodeName": "w", "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]},
+                "status": {"phase": phase}});
+            for (key, value) in deletion.as_object().into_iter().flatten() {
+                pod["metadata"][key] = value.clone();
+            }
+            uses(&serde_json::from_value(pod).unwrap(), &claim)
+        };
+        let deletion = |grace: i64| json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace});
+        assert!(is_used(json!({}), "Running"));
+        assert!(is_used(json!({}), "Succeeded"));
+        assert!(is_used(deletion(30), "Running"));
+        assert!(!is_used(deletion(0), "Running"));
     }
 }
