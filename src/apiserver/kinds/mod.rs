@@ -9,6 +9,7 @@ pub mod batch;
 pub mod check;
 pub mod core;
 pub mod devices;
+pub mod gates;
 pub mod lease_candidates;
 pub mod migrations;
 pub mod networking;

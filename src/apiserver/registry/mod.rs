@@ -55,6 +55,7 @@ use crate::body::Body;
 use crate::cache::{Cache, Encodings, Entry};
 use crate::crd;
 use crate::kinds;
+use crate::kinds::gates::Gates;
 use crate::options::Options;
 use crate::request::{RequestContext, RequestInfo};
 use crate::served::Served;
@@ -122,6 +123,8 @@ pub struct Registry {
     pub(crate) served: Arc<Served>,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) admission: Chain,
+    /// What the features that are off guard.
+    pub(crate) gates: Gates,
     pub(crate) leases: Leases,
     pub(crate) streaming: Streaming,
     parsed: Mutex<ParsedLists>,
@@ -167,6 +170,7 @@ impl Registry {
         let encodings = Arc::default();
         Self {
             admission: Chain::new(&options.admission),
+            gates: Gates::new(&options.feature_gates),
             leases: Leases::new(store.clone()),
             parsed: Mutex::default(),
             streaming: Streaming::new(&options.kubelet_client),

@@ -1,7 +1,8 @@
 //! The one function behind every write, in one order:
 //!
 //! ```text
-//! decode → default → managed fields → mutating admission → system metadata, generateName → prepare → validate → canonicalize
+//! decode → default → managed fields → mutating admission → system metadata, generateName → drop what gates guard
+//!        → prepare → validate → canonicalize
 //!        → validating admission → companions → store transaction, retried on conflict
 //! ```
 //!
@@ -148,6 +149,8 @@ impl<'a> Write<'a> {
         }
         self.fill_system_fields(&mut object);
         let change = self.change();
+        let gates = &self.registry.gates;
+        gates.drop_disabled(self.kind.storage, &mut object, None);
         self.kind.strategy.prepare_create(&change, &mut object);
         if self.kind.strategy.counts_generation() {
             meta::set_generation(&mut object, 1);
@@ -481,6 +484,8 @@ impl<'a> Write<'a> {
         let strategy = self.kind.strategy;
         keep_system_fields(new, old);
         let change = self.change();
+        let gates = &self.registry.gates;
+        gates.drop_disabled(self.kind.storage, new, Some(old));
         strategy.prepare_update(&change, new, old);
         if self.subresource == "status" && strategy.status_keeps_metadata() {
             keep_metadata(new, old);

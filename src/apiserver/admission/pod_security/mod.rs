@@ -10,6 +10,7 @@ use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 
 use super::{Attributes, Operation, Plugin};
+use crate::kinds::pod_spec::TEMPLATES;
 use crate::kinds::tree::{at, items, semantically_equal};
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
@@ -18,22 +19,6 @@ const LEVELS: [&str; 3] = ["privileged", "baseline", "restricted"];
 const MAX_CHECKED: usize = 3000;
 /// Lines told of them.
 const MAX_TOLD: usize = 10;
-
-/// Where a workload keeps its pods' template.
-const TEMPLATES: [(&str, &str, &[&str]); 8] = [
-    ("", "podtemplates", &["template"]),
-    ("", "replicationcontrollers", &["spec", "template"]),
-    ("apps", "daemonsets", &["spec", "template"]),
-    ("apps", "deployments", &["spec", "template"]),
-    ("apps", "replicasets", &["spec", "template"]),
-    ("apps", "statefulsets", &["spec", "template"]),
-    (
-        "batch",
-        "cronjobs",
-        &["spec", "jobTemplate", "spec", "template"],
-    ),
-    ("batch", "jobs", &["spec", "template"]),
-];
 
 /// How strict, and how the version is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

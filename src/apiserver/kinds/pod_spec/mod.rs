@@ -10,3 +10,19 @@ pub mod security;
 pub mod validation;
 pub mod volumes;
 pub mod warnings;
+
+/// Where a workload keeps its pods' template.
+pub const TEMPLATES: [(&str, &str, &[&str]); 8] = [
+    ("", "podtemplates", &["template"]),
+    ("", "replicationcontrollers", &["spec", "template"]),
+    ("apps", "daemonsets", &["spec", "template"]),
+    ("apps", "deployments", &["spec", "template"]),
+    ("apps", "replicasets", &["spec", "template"]),
+    ("apps", "statefulsets", &["spec", "template"]),
+    (
+        "batch",
+        "cronjobs",
+        &["spec", "jobTemplate", "spec", "template"],
+    ),
+    ("batch", "jobs", &["spec", "template"]),
+];

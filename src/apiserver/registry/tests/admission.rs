@@ -194,3 +194,29 @@ async fn settle(server: &Harness, path: &str, done: impl Fn(&Value) -> bool) {
     }
     panic!("{path} never came to be as expected");
 }
+
+#[tokio::test]
+async fn what_a_gate_guards_is_dropped_while_it_is_off_and_kept_once_it_was_there() {
+    const PODS: &str = "/api/v1/namespaces/test/pods";
+    let pod = json!({"metadata": {"name": "a"}, "spec": {
+        "containers": [{"name": "c", "image": "i", "lifecycle": {"stopSignal": "SIGUSR1"}}],
+        "os": {"name": "linux"},
+        "volumes": [{"name": "v", "emptyDir": {"mode": 448}}]}});
+    let off = Harness::start().await;
+    let made = off.post(PODS, &pod).await.expect(201);
+    assert_eq!(made["spec"]["volumes"][0]["emptyDir"], json!({}));
+    assert!(made["spec"]["containers"][0].get("lifecycle").is_none());
+
+    let on = Harness::with(|options| {
+        for gate in ["ContainerStopSignals", "EmptyDirVolumeMode"] {
+            options.feature_gates.insert(gate.to_owned(), true);
+        }
+    })
+    .await;
+    let made = on.post(PODS, &pod).await.expect(201);
+    assert_eq!(made["spec"]["volumes"][0]["emptyDir"]["mode"], 448);
+    assert_eq!(
+        made["spec"]["containers"][0]["lifecycle"]["stopSignal"],
+        "SIGUSR1"
+    );
+}
