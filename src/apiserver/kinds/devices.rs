@@ -25,12 +25,29 @@ const MAX_CONDITIONS: usize = 8;
 /// The label of namespaces in which devices may be had that others use.
 const ADMIN_LABEL: &str = "resource.kubernetes.io/admin-access";
 
-pub struct ResourceClaims;
+/// Claims and templates of claims: the same spec, one level deeper in a template.
+pub struct Claims {
+    plural: &'static str,
+    spec: &'static [&'static str],
+    /// The spec's path as text.
+    path: &'static str,
+}
+
+pub const RESOURCE_CLAIMS: Claims = Claims {
+    plural: "resourceclaims",
+    spec: &["spec"],
+    path: "spec",
+};
+pub const RESOURCE_CLAIM_TEMPLATES: Claims = Claims {
+    plural: "resourceclaimtemplates",
+    spec: &["spec", "spec"],
+    path: "spec.spec",
+};
 
 #[async_trait]
-impl Strategy for ResourceClaims {
+impl Strategy for Claims {
     fn id(&self) -> (&'static str, &'static str) {
-        (GROUP, "resourceclaims")
+        (GROUP, self.plural)
     }
 
     fn status_keeps_metadata(&self) -> bool {
@@ -38,18 +55,20 @@ impl Strategy for ResourceClaims {
     }
 
     fn convert(&self, object: &mut Value, from: &Resource, to: &Resource) {
-        convert_claim(object, &["spec"], from, to);
+        convert_claim(object, self.spec, from, to);
     }
 
     fn default(&self, object: &mut Value) {
-        default_claim(object, &["spec"]);
+        default_claim(object, self.spec);
         for result in items_mut(object, &["status", "allocation", "devices", "results"]) {
             default_operators(result);
         }
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        claim(object)
+        let mut errors = ErrorList::new();
+        claim::spec(&Node::root(at(object, self.spec), self.path), &mut errors);
+        errors
     }
 
     fn has_companions(&self) -> bool {
@@ -63,7 +82,7 @@ impl Strategy for ResourceClaims {
         old: Option<&Value>,
     ) -> Result<Companions, Status> {
         if let (Some(new), None) = (new, old) {
-            may_have_admin_access(change, new, &["spec"]).await?;
+            may_have_admin_access(change, new, self.spec).await?;
         }
         Ok(Companions::default())
     }
@@ -72,47 +91,6 @@ impl Strategy for ResourceClaims {
         if change.subresource == "status" {
             return claim_status::validate(new, old);
         }
-        is_unchanged(new, old)
-    }
-}
-
-pub struct ResourceClaimTemplates;
-
-#[async_trait]
-impl Strategy for ResourceClaimTemplates {
-    fn id(&self) -> (&'static str, &'static str) {
-        (GROUP, "resourceclaimtemplates")
-    }
-
-    fn convert(&self, object: &mut Value, from: &Resource, to: &Resource) {
-        convert_claim(object, &["spec", "spec"], from, to);
-    }
-
-    fn default(&self, object: &mut Value) {
-        default_claim(object, &["spec", "spec"]);
-    }
-
-    fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        claim_template(object)
-    }
-
-    fn has_companions(&self) -> bool {
-        true
-    }
-
-    async fn companions(
-        &self,
-        change: &Change<'_>,
-        new: Option<&mut Value>,
-        old: Option<&Value>,
-    ) -> Result<Companions, Status> {
-        if let (Some(new), None) = (new, old) {
-            may_have_admin_access(change, new, &["spec", "spec"]).await?;
-        }
-        Ok(Companions::default())
-    }
-
-    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
         is_unchanged(new, old)
     }
 }
@@ -311,19 +289,6 @@ impl Strategy for DeviceTaintRules {
     }
 }
 
-fn claim(object: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
-    claim::spec(&Node::root(at(object, &["spec"]), "spec"), &mut errors);
-    errors
-}
-
-fn claim_template(object: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let spec = Node::root(at(object, &["spec", "spec"]), "spec.spec");
-    claim::spec(&spec, &mut errors);
-    errors
-}
-
 /// `ValidateDeviceClass`.
 pub fn class(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
@@ -384,12 +349,12 @@ mod tests {
         let (old, new) = (version("v1beta1"), version("v1"));
         let flat = json!({"spec": {"devices": {"requests": [{"name": "a", "deviceClassName": "c", "count": 2}]}}});
         let mut object = flat.clone();
-        ResourceClaims.convert(&mut object, old, new);
+        RESOURCE_CLAIMS.convert(&mut object, old, new);
         assert_eq!(
             object["spec"]["devices"]["requests"],
             json!([{"name": "a", "exactly": {"deviceClassName": "c", "count": 2}}])
         );
-        ResourceClaims.convert(&mut object, new, old);
+        RESOURCE_CLAIMS.convert(&mut object, new, old);
         assert_eq!(object, flat);
     }
 
@@ -410,12 +375,12 @@ mod tests {
         for (plural, strategy, objects) in [
             (
                 "resourceclaims",
-                &ResourceClaims as &dyn Strategy,
+                &RESOURCE_CLAIMS as &dyn Strategy,
                 &claims[..1],
             ),
             (
                 "resourceclaimtemplates",
-                &ResourceClaimTemplates,
+                &RESOURCE_CLAIM_TEMPLATES,
                 &claims[1..],
             ),
             ("resourceslices", &ResourceSlices, &slices[..]),
@@ -477,7 +442,7 @@ mod tests {
     fn requests_and_tolerations_are_defaulted() {
         let mut object = json!({"spec": {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [{"key": "k"}]}},
             {"name": "b", "firstAvailable": [{"allocationMode": "All"}]}]}}});
-        ResourceClaims.default(&mut object);
+        RESOURCE_CLAIMS.default(&mut object);
         assert_eq!(
             object["spec"]["devices"]["requests"],
             json!([{"name": "a", "exactly": {"tolerations": [{"key": "k", "operator": "Equal"}], "allocationMode": "ExactCount", "count": 1}},
