@@ -163,62 +163,67 @@ impl Chain {
     }
 }
 
+/// What a pass over the plugins is about.
+enum Subject<'a> {
+    /// The object, which may still change.
+    Changing(&'a mut Value),
+    /// The object as it is going to be stored; `None` for a deletion.
+    Whole(Option<&'a Value>),
+}
+
+impl Subject<'_> {
+    fn pass(&self) -> Pass {
+        match self {
+            Self::Changing(_) => Pass::Admit,
+            Self::Whole(_) => Pass::Validate,
+        }
+    }
+}
+
 /// The mutating pass, and a second one when something was changed late.
 pub async fn admit(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
     let since = Instant::now();
-    let mut outcome = admit_once(attributes, object).await;
+    let mut outcome = run(attributes, Subject::Changing(object)).await;
     if outcome.is_ok() && attributes.reinvocation.begin_second() {
-        outcome = admit_once(attributes, object).await;
+        outcome = run(attributes, Subject::Changing(object)).await;
     }
-    let series = &attributes.registry.admission.series;
-    series.step(Pass::Admit, attributes.operation, since, outcome.is_err());
-    outcome
-}
-
-async fn admit_once(attributes: &Attributes<'_>, object: &mut Value) -> Result<(), Status> {
-    let chain = &attributes.registry.admission;
-    for (at, plugin) in chain.plugins.iter().enumerate() {
-        if plugin.handles(attributes) {
-            let since = Instant::now();
-            let outcome = plugin.admit(attributes, object).await;
-            let refused = outcome.is_err();
-            let operation = attributes.operation;
-            chain
-                .series
-                .plugin(at, Pass::Admit, operation, since, refused);
-            outcome?;
-        }
-    }
-    Ok(())
+    finish(attributes, Pass::Admit, since, outcome)
 }
 
 /// The validating pass.
 pub async fn validate(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
     let since = Instant::now();
-    let outcome = validate_all(attributes, object).await;
+    let outcome = run(attributes, Subject::Whole(object)).await;
+    finish(attributes, Pass::Validate, since, outcome)
+}
+
+fn finish(
+    attributes: &Attributes<'_>,
+    pass: Pass,
+    since: Instant,
+    outcome: Result<(), Status>,
+) -> Result<(), Status> {
     let series = &attributes.registry.admission.series;
-    series.step(
-        Pass::Validate,
-        attributes.operation,
-        since,
-        outcome.is_err(),
-    );
+    series.step(pass, attributes.operation, since, outcome.is_err());
     outcome
 }
 
-async fn validate_all(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<(), Status> {
+/// Asks the plugins that have a say, one after the other, until one refuses; each is timed.
+async fn run(attributes: &Attributes<'_>, mut subject: Subject<'_>) -> Result<(), Status> {
     let chain = &attributes.registry.admission;
+    let (pass, operation) = (subject.pass(), attributes.operation);
     for (at, plugin) in chain.plugins.iter().enumerate() {
-        if plugin.handles(attributes) {
-            let since = Instant::now();
-            let outcome = plugin.validate(attributes, object).await;
-            let refused = outcome.is_err();
-            let operation = attributes.operation;
-            chain
-                .series
-                .plugin(at, Pass::Validate, operation, since, refused);
-            outcome?;
+        if !plugin.handles(attributes) {
+            continue;
         }
+        let since = Instant::now();
+        let outcome = match &mut subject {
+            Subject::Changing(object) => plugin.admit(attributes, object).await,
+            Subject::Whole(object) => plugin.validate(attributes, *object).await,
+        };
+        let refused = outcome.is_err();
+        chain.series.plugin(at, pass, operation, since, refused);
+        outcome?;
     }
     Ok(())
 }
