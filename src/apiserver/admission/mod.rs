@@ -10,6 +10,7 @@ mod escalation;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod pod_groups;
 mod pod_security;
 mod policies;
 mod priority;
@@ -123,6 +124,7 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::ClusterTrustBundleAttest, true),
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
+    (&pod_groups::PodGroupWorkloadExists, true),
     (&escalation::Escalation, true),
     (&declared_features::NodeDeclaredFeatureValidator, true),
     (&policies::MutatingAdmissionPolicy, true),
