@@ -1,13 +1,14 @@
 //! NodeRestriction: a kubelet changes its own Node, pods bound to it and their tokens, and nothing that would let it act
 //! for another node. The Node authorizer looks at what is asked; this looks at what is written.
 
+mod certificates;
+
 use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 
 use super::{Attributes, Operation, Plugin};
 use crate::authz::node::node_of;
 use crate::authz::node::references::{Wanted, refers_to_any};
-use crate::kinds::policy::signing_request::SigningRequest;
 use crate::kinds::tree::{at, flag, has, items, object_mut, semantically_equal, text};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -33,10 +34,6 @@ const OF_CLAIMS: &[&str] = &[
     "conditions",
     "allocatedResources",
     "allocatedResourceStatuses",
-];
-const KUBELET_SIGNERS: &[&str] = &[
-    "kubernetes.io/kubelet-serving",
-    "kubernetes.io/kube-apiserver-client-kubelet",
 ];
 const LABEL_NAMESPACES: &[&str] = &["kubelet.kubernetes.io", "node.kubernetes.io"];
 
@@ -96,7 +93,10 @@ async fn check(attributes: &Attributes<'_>, object: Option<&Value>) -> Result<()
         }),
         ("resource.k8s.io", "resourceslices", _) => resource_slice(attributes, node, object),
         ("certificates.k8s.io", "certificatesigningrequests", _) => {
-            signing_request(attributes, node, object)
+            certificates::signing_request(attributes, node, object)
+        }
+        ("certificates.k8s.io", "podcertificaterequests", _) => {
+            certificates::of_pod(attributes, node, object).await?
         }
         _ => None,
     };
@@ -421,23 +421,6 @@ fn resource_slice(attributes: &Attributes<'_>, node: &str, object: Option<&Value
     (!own).then(|| {
         format!("can only {verb} ResourceSlice with the same NodeName as the requesting node")
     })
-}
-
-/// A kubelet asks for certificates of its own name alone.
-fn signing_request(attributes: &Attributes<'_>, node: &str, object: Option<&Value>) -> Refusal {
-    if attributes.operation != Operation::Create {
-        return None;
-    }
-    let request = object?;
-    if !KUBELET_SIGNERS.contains(&text(request, &["spec", "signerName"])) {
-        return None;
-    }
-    let subject = match SigningRequest::parse(text(request, &["spec", "request"])) {
-        Ok(request) => request.common_name,
-        Err(why) => return Some(format!("unable to parse csr: {why}")),
-    };
-    (subject.strip_prefix("system:node:") != Some(node))
-        .then(|| format!("can only create a node CSR with CN=system:node:{node}"))
 }
 
 #[cfg(test)]
