@@ -1,8 +1,11 @@
 //! Owns: reading YAML as sigs.k8s.io/yaml does (one document, YAML 1.1 words for booleans, repeated keys reported) and
-//! writing it in kubectl's layout. Aliases, nesting and events are bounded, so that an alias bomb is refused.
+//! writing it in kubectl's layout. Aliases, nesting and events are bounded, so that an alias bomb is refused. What is
+//! malformed is told in go-yaml's words (`words`).
+
+mod words;
 
 use super::{DecodeError, Decoded, strict};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
 use std::cell::Cell;
@@ -18,13 +21,12 @@ const MAX_EVENTS: usize = 2_000_000;
 /// Bytes of texts that aliases may add to those of the document; as much as a body may have.
 const MAX_COPIED: usize = 3 << 20;
 
-/// Reads the one document of a YAML text; an empty one is null.
+/// Reads the first document of a YAML text; an empty one is null.
 ///
 /// # Errors
 /// Malformed YAML and anything over the bounds, worded `error converting YAML to JSON: yaml: …`.
 pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
-    let error = |why: &str| DecodeError(format!("error converting YAML to JSON: yaml: {why}"));
-    let text = std::str::from_utf8(body).map_err(|_| error("invalid UTF-8"))?;
+    let text = std::str::from_utf8(body).map_err(|why| malformed(words::not_text(body, why)))?;
     let trimmed = text.trim_start();
     if trimmed.is_empty() {
         return Ok(Decoded::default());
@@ -55,17 +57,31 @@ pub fn decode(body: &[u8]) -> Result<Decoded, DecodeError> {
     let bounds = Bounds {
         left: Cell::new(text.len() + MAX_COPIED),
         repeats: Cell::new(false),
+        refusal: Cell::new(None),
     };
-    let value =
+    let read =
         serde_saphyr::with_deserializer_from_str_with_options(text, options, |deserializer| {
             Seed(&bounds).deserialize(deserializer)
-        })
-        .map_err(|e| error(&e.to_string()))?;
+        });
+    let value = match (read, bounds.refusal.take()) {
+        (Ok(value), _) => value,
+        (Err(_), Some(why)) => return Err(malformed(&why)),
+        (Err(other), None) => match words::find(text) {
+            // Shorter than the text, and one document.
+            words::Finding::First(first) => return decode(first.as_bytes()),
+            words::Finding::Wrong(why) => return Err(malformed(&why)),
+            words::Finding::Fine => return Err(malformed(&other.to_string())),
+        },
+    };
     let strict = match bounds.repeats.get() {
         true => strict::of_lines(&strict::repeated_keys(text)),
         false => Vec::new(),
     };
     Ok(Decoded { value, strict })
+}
+
+fn malformed(why: &str) -> DecodeError {
+    DecodeError(format!("error converting YAML to JSON: yaml: {why}"))
 }
 
 /// What all parts of a tree share.
@@ -74,6 +90,16 @@ struct Bounds {
     left: Cell<usize>,
     /// Whether a key was there twice.
     repeats: Cell<bool>,
+    /// Why the tree was refused, where its reader is not who refused it.
+    refusal: Cell<Option<String>>,
+}
+
+impl Bounds {
+    fn refuse<E: serde::de::Error>(&self, why: String) -> E {
+        let error = E::custom(&why);
+        self.refusal.set(Some(why));
+        error
+    }
 }
 
 /// Reads a tree.
@@ -83,9 +109,10 @@ struct Seed<'a>(&'a Bounds);
 impl Seed<'_> {
     fn text<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
         let left = self.0.left.get().checked_sub(text.len());
+        let excessive = || "document contains excessive aliasing".to_owned();
         self.0
             .left
-            .set(left.ok_or_else(|| E::custom("document contains excessive aliasing"))?);
+            .set(left.ok_or_else(|| self.0.refuse(excessive()))?);
         Ok(Value::String(text))
     }
 }
@@ -175,7 +202,34 @@ impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
             Value::Number(number) => Ok(number.to_string()),
             Value::Bool(value) => Ok(value.to_string()),
             Value::Null => Ok("null".to_owned()),
-            _ => Err(D::Error::custom("unsupported map key")),
+            other => {
+                let why = format!("invalid map key: {}", go_syntax(&other));
+                Err(self.0.0.refuse(why))
+            }
+        }
+    }
+}
+
+/// A tree as Go writes it (`%#v`); what repeats in maps is in the order of their keys.
+fn go_syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => crate::field::quote(text),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_syntax).collect();
+            format!("[]interface {{}}{{{}}}", items.join(", "))
+        }
+        Value::Object(map) => {
+            let entries: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{}:{}", crate::field::quote(key), go_syntax(value)))
+                .collect();
+            format!(
+                "map[interface {{}}]interface {{}}{{{}}}",
+                entries.join(", ")
+            )
         }
     }
 }
@@ -483,7 +537,25 @@ mod tests {
         assert!(decode("- ".repeat(100_000).as_bytes()).is_err());
         assert!(decode(b"a: [\n").is_err());
         assert!(decode(b"a: b: c\n").is_err());
-        assert!(decode(b"a: 1\n---\nb: 2\n").is_err());
+    }
+
+    #[test]
+    fn what_follows_the_first_document_is_not_read() {
+        check("a: 1\n---\nb: 2\n", json!({"a": 1}));
+        check("a: 1\n---\n]: :\n", json!({"a": 1}));
+    }
+
+    #[test]
+    fn what_is_malformed_is_told_in_go_yamls_words() {
+        let said = |text: &str| decode(text.as_bytes()).expect_err("malformed").0;
+        assert_eq!(
+            said("apiVersion: v1\nkind ConfigMap\nmetadata:\n"),
+            "error converting YAML to JSON: yaml: line 3: could not find expected ':'"
+        );
+        assert_eq!(
+            said("name: {{ .Values.name }}\n"),
+            "error converting YAML to JSON: yaml: invalid map key: map[interface {}]interface {}{\".Values.name\":interface {}(nil)}"
+        );
     }
 
     #[test]
