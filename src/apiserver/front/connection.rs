@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cork::gathering;
 use super::tls::Tls;
-use super::{Caller, Front};
+use super::{Caller, Front, unread};
 use crate::authn::Peer;
 use crate::body::Body;
 
@@ -296,9 +296,12 @@ impl Connection {
     fn call(self: Arc<Self>, request: http::Request<hyper::body::Incoming>) -> Answering {
         Box::pin(async move {
             let active = Active::enter(&self);
-            let request = request.map(Body::from);
+            let (request, unread) = unread::lend(request);
             let caller = Caller::Remote(&self.peer);
             let response = self.front.handle(caller, request).await;
+            if let Some(unread) = unread {
+                unread.read().await;
+            }
             if response.body().as_bytes().is_some() {
                 return Ok(response);
             }

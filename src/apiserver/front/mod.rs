@@ -21,6 +21,7 @@ pub mod respond;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+mod unread;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};

@@ -386,9 +386,11 @@ impl Call<'_> {
         if body.is_empty() {
             return DeleteOptions::parse(None, &self.context.info.query);
         }
-        let parsed = codec::parse(self.media()?, body).map_err(|error| {
-            apimachinery::codec::bad_request("", "", "DeleteOptions", &error, body)
-        })?;
+        let parsed = codec::parse(self.media()?, body)
+            .and_then(|parsed| parsed.conform(&api::schema::META_V1_DELETE_OPTIONS))
+            .map_err(|error| {
+                apimachinery::codec::bad_request("", "v1", "DeleteOptions", &error, body)
+            })?;
         let kind = meta::kind(&parsed.value);
         if !matches!(kind, "" | "DeleteOptions") {
             return Err(Status::bad_request(format!(

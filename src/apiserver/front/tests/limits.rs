@@ -1,11 +1,17 @@
 //! Hostile and careless clients: each gets its answer, and the server goes on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Harness;
+use crate::Body;
 use crate::options::Limits;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -23,6 +29,66 @@ async fn a_body_over_three_mebibytes_is_refused() {
     );
     let answer = client.send("PUT", &path, &[], vec![b' '; 3 << 20]).await;
     assert_eq!((answer.code, answer.body.len()), (200, 3 << 20));
+}
+
+/// The status line of what is answered to a POST of nobody's, whose body of two bytes comes after `pause`.
+async fn refused(
+    stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
+    pause: Duration,
+) -> String {
+    let head = format!("POST {PODS} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    tokio::time::sleep(pause).await;
+    stream.write_all(b"{}").await.expect("sent");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}\n") && !answer.ends_with(b"}") {
+        let mut some = [0; 4096];
+        match stream.read(&mut some).await.expect("an answer") {
+            0 => break,
+            count => answer.extend_from_slice(&some[..count]),
+        }
+    }
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_refused_request_is_read_to_its_end() {
+    let harness = Harness::start().await;
+    let mut stream = harness.connect(None, "http/1.1").await;
+    for _ in 0..3 {
+        let line = refused(&mut stream, Duration::from_millis(50)).await;
+        assert!(line.starts_with("HTTP/1.1 40"), "{line}");
+    }
+    // A client that never sends what it announced is answered nonetheless.
+    let head = format!("POST {PODS} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = [0; 11];
+    stream.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 40");
+}
+
+#[tokio::test]
+async fn a_refused_http2_stream_is_answered_after_its_body() {
+    let harness = Harness::start().await;
+    let stream = TokioIo::new(harness.connect(None, "h2").await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+            .await
+            .expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let sent = Arc::new(AtomicBool::new(false));
+    let flag = sent.clone();
+    let body = Body::stream(futures::stream::once(async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        flag.store(true, Ordering::SeqCst);
+        Ok(Bytes::from_static(b"{}"))
+    }));
+    let request = Request::post(format!("https://localhost{PODS}")).body(body);
+    let answer = sender.send_request(request.expect("a request")).await;
+    assert!(answer.expect("an answer").status().is_client_error());
+    assert!(sent.load(Ordering::SeqCst));
+    connection.abort();
 }
 
 #[tokio::test]

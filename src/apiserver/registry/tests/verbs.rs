@@ -181,6 +181,13 @@ async fn deleting_answers_with_a_status_and_the_object_is_gone() {
             .message(409)
             .contains("does not match the UID in record")
     );
+    // Nothing is deleted on conditions that are not understood.
+    let misfit = json!({"preconditions": {"uid": 5}});
+    let message = server.delete_with(&path, &misfit).await.message(400);
+    assert!(
+        message.contains("cannot unmarshal number into"),
+        "{message}"
+    );
     let status = server.delete(&path).await.expect(200);
     assert_eq!(
         status,
