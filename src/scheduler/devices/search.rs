@@ -169,7 +169,7 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// Whether the class and the request select the device, and its taints are tolerated.
+    /// Whether the class and the request select the device.
     fn is_wanted(&self, request: usize, option: usize, device: usize) -> Result<bool, String> {
         let (wish, name, class) = &self.ask.requests[request].options[option];
         let entry = self.entry(device);
@@ -182,9 +182,7 @@ impl Search<'_> {
                 format!("request {name}: device {driver}/{pool}/{device}: CEL runtime error: {why}")
             })
         });
-        let effects = ["NoSchedule", "NoExecute"];
-        Ok(selected.clone()?
-            && untolerated(&entry.device().taints, &wish.tolerations, &effects).is_none())
+        selected.clone()
     }
 
     fn take_all(
@@ -232,7 +230,8 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// Takes a device if it is free and every constraint holds with it.
+    /// Takes a device if it is free, its taints are tolerated, and every constraint holds with it. Who asks for all
+    /// devices is given none if one of them is tainted.
     fn take(&mut self, request: usize, option: usize, device: usize) -> bool {
         let claim = self.ask.requests[request].claim;
         let of_claim = self
@@ -245,6 +244,10 @@ impl Search<'_> {
         let ask = self.ask;
         let entry = &ask.inventory.devices[device];
         let (wish, _, _) = &ask.requests[request].options[option];
+        let effects = ["NoSchedule", "NoExecute"];
+        if untolerated(&entry.device().taints, &wish.tolerations, &effects).is_some() {
+            return false;
+        }
         let mut choice = Choice {
             request,
             option,

@@ -38,7 +38,7 @@ struct Claims {
 
 /// The claims of the pod, or why it cannot run anywhere.
 fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<PersistentVolumeClaim>>, String> {
-    let mut claims = Vec::new();
+    let mut claims: Vec<Arc<PersistentVolumeClaim>> = Vec::new();
     for wanted in &pod.claims {
         let name = &wanted.name;
         let key = format!("{}/{name}", pod.namespace);
@@ -68,7 +68,10 @@ fn claims(pod: &Pod, cluster: &Cluster) -> Result<Vec<Arc<PersistentVolumeClaim>
                 pod.name
             ));
         }
-        claims.push(claim.clone());
+        // A claim that is used twice needs one volume.
+        if !claims.iter().any(|other| Arc::ptr_eq(other, claim)) {
+            claims.push(claim.clone());
+        }
     }
     Ok(claims)
 }

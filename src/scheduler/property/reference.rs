@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::{devices::Devices, volumes::Unbound};
+
 /// A cluster as plain objects.
 #[derive(Default)]
 pub struct World {
@@ -16,13 +18,15 @@ pub struct World {
     pub limits: BTreeMap<String, usize>,
     /// Labels of namespaces.
     pub namespaces: BTreeMap<String, Value>,
+    pub devices: Devices,
+    pub unbound: Unbound,
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn text(value: &Value) -> &str {
+pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
@@ -60,7 +64,7 @@ fn of_container(pod: &Value, container: &Value, name: &str) -> i64 {
 
 /// What a pod counts for: its containers and sidecars, or the largest of its init containers with the sidecars before
 /// it; what the pod as a whole asks for instead; and its overhead.
-fn asks(pod: &Value, name: &str) -> i64 {
+pub fn asks(pod: &Value, name: &str) -> i64 {
     let spec = &pod["spec"];
     let mut sidecars = 0;
     let mut peak = 0;
@@ -113,7 +117,7 @@ fn requirement(one: &Value, value: &Value) -> bool {
 }
 
 /// Whether a node selector with terms wants a node.
-fn wants_node(selector: &Value, node: &Value) -> bool {
+pub fn wants_node(selector: &Value, node: &Value) -> bool {
     items(&selector["nodeSelectorTerms"]).any(|term| {
         let labels = items(&term["matchExpressions"])
             .all(|one| requirement(one, &node["metadata"]["labels"][text(&one["key"])]));
@@ -156,13 +160,17 @@ fn terms<'a>(pod: &'a Value, kind: &str) -> Vec<&'a Value> {
         .collect()
 }
 
-/// The names of the claims a pod uses.
-fn claims(pod: &Value) -> impl Iterator<Item = String> {
-    let namespace = text(&pod["metadata"]["namespace"]);
-    items(&pod["spec"]["volumes"]).filter_map(move |volume| {
-        let name = volume["persistentVolumeClaim"]["claimName"].as_str()?;
-        Some(format!("{namespace}/{name}"))
-    })
+/// The names of the claims a pod uses, those of its own volumes included.
+pub fn claims(pod: &Value) -> Vec<String> {
+    let [namespace, name] = ["namespace", "name"].map(|field| text(&pod["metadata"][field]));
+    let volumes = items(&pod["spec"]["volumes"]);
+    let claims = volumes.filter_map(|volume| {
+        let claim = volume["persistentVolumeClaim"]["claimName"].as_str();
+        let own = volume["ephemeral"].is_object();
+        let own = own.then(|| format!("{namespace}/{name}-{}", text(&volume["name"])));
+        claim.map(|claim| format!("{namespace}/{claim}")).or(own)
+    });
+    claims.collect()
 }
 
 impl World {
@@ -196,6 +204,11 @@ impl World {
             .or_else(|| self.ports(pod, node))
             .or_else(|| self.disks(pod, node))
             .or_else(|| self.volumes(pod, node))
+            .or_else(|| {
+                let is_bound = |key: &str| self.claims.contains_key(key);
+                self.unbound.objection(pod, object, is_bound)
+            })
+            .or_else(|| self.devices.objection(pod, object))
             .or_else(|| self.affinity(pod, node))
             .or_else(|| self.spread(pod, node))
     }
@@ -250,15 +263,16 @@ impl World {
         let object = &self.nodes[node];
         let labels = &object["metadata"]["labels"];
         let handle = |key: &String| text(&self.claims[key].1["spec"]["csi"]["volumeHandle"]);
-        for key in claims(pod) {
+        let bound = |pod: &Value| -> Vec<String> {
+            let mut all = claims(pod);
+            all.retain(|key| self.claims.contains_key(key));
+            all
+        };
+        for key in bound(pod) {
             let (claim, volume) = &self.claims[&key];
             let is_alone =
                 items(&claim["spec"]["accessModes"]).any(|mode| mode == "ReadWriteOncePod");
-            if is_alone
-                && self
-                    .running()
-                    .any(|other| claims(other).any(|one| one == key))
-            {
+            if is_alone && self.running().any(|other| claims(other).contains(&key)) {
                 return Some("a claim for one pod");
             }
             let zone = &volume["metadata"]["labels"][super::ZONE];
@@ -270,10 +284,15 @@ impl World {
                 return Some("the volume's node affinity");
             }
         }
-        let new: Vec<String> = claims(pod).collect();
-        let used: Vec<String> = self.on(node).flat_map(claims).collect();
-        let used: BTreeSet<&str> = used.iter().map(handle).collect();
-        let all: BTreeSet<&str> = new.iter().map(handle).chain(used.iter().copied()).collect();
+        let new = bound(pod);
+        let used: Vec<String> = self.on(node).flat_map(bound).collect();
+        // Volumes of no driver are not counted.
+        let handles = |keys: &Vec<String>| -> BTreeSet<String> {
+            let all = keys.iter().map(handle).filter(|handle| !handle.is_empty());
+            all.map(str::to_owned).collect()
+        };
+        let used = handles(&used);
+        let all: BTreeSet<String> = handles(&new).union(&used).cloned().collect();
         let limit = self.limits.get(node).copied().unwrap_or(usize::MAX);
         (all.len() > used.len() && all.len() > limit).then_some("volume count")
     }

@@ -802,6 +802,11 @@ async fn prepare(
     if let Some(plan) = volumes {
         volumes::bind(client, shared, served, &queued.pod, node, plan).await?;
     }
+    if let Some(made) = made {
+        writes::still_there(client, made)
+            .await
+            .map_err(NotBound::Claims)?;
+    }
     Ok(())
 }
 

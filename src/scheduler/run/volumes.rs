@@ -27,6 +27,8 @@ pub enum VolumeError {
     PodGone,
     #[error("binding volumes: PVC \"{0}\" not found")]
     ClaimGone(String),
+    #[error("binding volumes: pv {volume:?} node affinity doesn't match node {node:?}")]
+    Elsewhere { volume: String, node: String },
     #[error("binding volumes: selectedNode annotation reset for PVC \"{0}\"")]
     NodeReset(String),
 }
@@ -160,7 +162,21 @@ fn is_bound(
             _ => {}
         }
         let volume = storage.volume(&claim.spec.volume_name);
-        all &= claim.is_bound() && volume.is_some_and(|volume| volume.is_reserved_for(claim));
+        let volume = volume.filter(|volume| claim.is_bound() && volume.is_reserved_for(claim));
+        all &= volume.is_some();
+        // Another scheduler may have been sooner to give the claim a volume.
+        let info = state
+            .cluster
+            .find_node(node)
+            .and_then(|info| info.node.as_ref());
+        if let Some((volume, info)) = volume.zip(info)
+            && !volume.is_reachable(node, &info.labels)
+        {
+            return Err(VolumeError::Elsewhere {
+                volume: volume.metadata.name.clone(),
+                node: node.into(),
+            });
+        }
     }
     Ok(all)
 }

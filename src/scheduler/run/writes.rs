@@ -159,32 +159,88 @@ pub async fn make(
 ///
 /// # Errors
 ///
-/// It cannot be told.
+/// It cannot be told, or another scheduler has made a claim for the pod meanwhile.
 pub async fn tell(
     client: &Client,
     pod: &Pod,
     claim: &str,
     extended: &ForExtended,
 ) -> Result<(), ClaimError> {
+    let mut attempt = 1;
+    loop {
+        match tell_once(client, pod, claim, extended).await {
+            Err(ClaimError::Tell(_, error)) if error.is_conflict() && attempt < CLAIM_ATTEMPTS => {
+                attempt += 1
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn tell_once(
+    client: &Client,
+    pod: &Pod,
+    claim: &str,
+    extended: &ForExtended,
+) -> Result<(), ClaimError> {
+    let failed = |error| ClaimError::Tell(pod.key(), error);
+    let (namespace, name) = (&pod.namespace, &pod.name);
+    let found: Value = client.get(&PODS, namespace, name).await.map_err(failed)?;
+    if meta::uid(&found) != &*pod.uid || found["spec"]["nodeName"].is_string() {
+        return Err(ClaimError::PodGone);
+    }
+    let other = told_claim(&found).filter(|other| *other != claim);
+    if let Some(other) = other {
+        match client.get::<Value>(&RESOURCECLAIMS, namespace, other).await {
+            Ok(other) if !meta::is_deleting(&other) => {
+                return Err(ClaimError::Changed(meta::key(&other)));
+            }
+            Err(error) if !error.is_not_found() => return Err(failed(error)),
+            _ => {}
+        }
+    }
     let status = json!({"extendedResourceClaimStatus": {
         "resourceClaimName": claim, "requestMappings": extended.mappings,
     }});
-    let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.uid}, "status": status}));
+    let version = meta::resource_version(&found);
+    let patch = Patch::Strategic(json!({
+        "metadata": {"uid": &*pod.uid, "resourceVersion": version}, "status": status,
+    }));
     let options = WriteOptions::default();
-    let patched =
-        client.patch::<Value>(&PODS, &pod.namespace, &pod.name, "status", &patch, &options);
-    let told = patched.await.map(drop);
-    told.map_err(|error| ClaimError::Tell(pod.key(), error))
+    let patched = client.patch::<Value>(&PODS, namespace, name, "status", &patch, &options);
+    patched.await.map(drop).map_err(failed)
 }
 
-/// Deletes the claim that was made for a pod's extended resources, unless the pod has its node after all.
+/// Makes sure that the claim is not gone: another scheduler takes it for one of an earlier attempt.
+///
+/// # Errors
+///
+/// It is gone, or cannot be read.
+pub async fn still_there(client: &Client, of: &ObjectMeta) -> Result<(), ClaimError> {
+    let found = client.get::<Value>(&RESOURCECLAIMS, &of.namespace, &of.name);
+    match found.await {
+        Ok(claim) if meta::uid(&claim) == of.uid && !meta::is_deleting(&claim) => Ok(()),
+        Err(error) if !error.is_not_found() => Err(ClaimError::Write(error)),
+        _ => Err(ClaimError::Gone(of.key())),
+    }
+}
+
+/// The claim for extended resources that a pod's status names.
+fn told_claim(pod: &Value) -> Option<&str> {
+    pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str()
+}
+
+/// Deletes the claim that was made for a pod's extended resources, unless the pod has its node with it after all.
 pub async fn unmake(client: &Client, pod: &Pod, claim: &ObjectMeta) {
-    let bound = client.get::<Value>(&PODS, &pod.namespace, &pod.name).await;
-    let is_bound =
-        |found: &Value| meta::uid(found) == &*pod.uid && found["spec"]["nodeName"].is_string();
-    match bound {
-        Ok(found) if is_bound(&found) => return,
-        // The controller of resource claims deletes it with the pod.
+    let found = client.get::<Value>(&PODS, &pod.namespace, &pod.name).await;
+    let is_used = |found: &Value| {
+        meta::uid(found) == &*pod.uid
+            && found["spec"]["nodeName"].is_string()
+            && told_claim(found) == Some(&claim.name)
+    };
+    match found {
+        Ok(found) if is_used(&found) => return,
+        // The next attempt, or the controller of resource claims, deletes it.
         Err(error) if !error.is_not_found() => {
             tracing::warn!(claim = claim.key(), %error, "cannot tell whether the claim is still needed");
             return;
