@@ -34,11 +34,7 @@ impl Strategy for StorageVersionMigrations {
         }
         let mut errors = migration(new);
         let spec = Node::root(at(new, &["spec"]), "spec");
-        let resource = spec.at("resource");
-        for field in ["group", "resource"] {
-            let was = at(old, &["spec", "resource", field]);
-            resource.at(field).unchanged(&mut errors, was);
-        }
+        spec.unchanged(&mut errors, at(old, &["spec"]));
         errors
     }
 }
@@ -47,14 +43,27 @@ fn migration(object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = Node::root(at(object, &["spec"]), "spec");
     let resource = spec.at("resource");
-    resource
-        .at("group")
-        .syntax_if_set(&mut errors, name::dns_1123_subdomain);
-    let plural = resource.at("resource");
-    if plural.present_or(&mut errors, "resource is required") {
-        plural.syntax(&mut errors, name::dns_1035_label);
+    let (group, plural) = (resource.at("group"), resource.at("resource"));
+    if plural.present_or(&mut errors, "resource is required to be set") {
+        all_in_one(&plural, name::dns_1035_label, &mut errors);
+    }
+    if !group.text().is_empty() {
+        all_in_one(&group, name::dns_1123_subdomain, &mut errors);
     }
     errors
+}
+
+/// What is wrong with a name, as one error.
+fn all_in_one(node: &Node<'_, '_>, rule: impl Fn(&str) -> Vec<String>, errors: &mut ErrorList) {
+    let wrong = rule(node.text());
+    if !wrong.is_empty() {
+        node.invalid(errors, wrong.join(","));
+    }
+}
+
+/// `resourceversion.CompareResourceVersion`: a number without zeros before it.
+fn is_version(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is(object: &Value, condition: &str) -> bool {
@@ -69,29 +78,37 @@ fn status(new: &Value, old: &Value) -> ErrorList {
     let errors = &mut errors;
     let status = Node::root(at(new, &["status"]), "status");
     let version = status.at("resourceVersion");
-    if !version.text().is_empty() && version.text().parse::<u64>().is_err() {
-        version.invalid(errors, "resource version must be a non-negative integer");
-    }
-    if !text(old, &["status", "resourceVersion"]).is_empty() {
-        version.unchanged(errors, at(old, &["status", "resourceVersion"]));
+    if !is_version(version.text()) {
+        let said = version.text();
+        let why = format!("resource version is not well formed: {said}");
+        version.invalid_as(errors, said, why);
     }
     let list = status.at("conditions");
     conditions(&list, errors);
+    let was = text(old, &["status", "resourceVersion"]);
+    if !was.is_empty() && was != version.text() {
+        version.invalid_as(errors, version.text(), "field is immutable");
+    }
     if is(new, "Succeeded") && is(new, "Failed") {
         list.invalid(
             errors,
             "Both success and failed conditions cannot be true at the same time",
         );
     }
-    for (end, word) in [("Succeeded", "success"), ("Failed", "failed")] {
+    const ENDS: [(&str, &str, &str); 2] = [
+        ("Succeeded", "success", "Success"),
+        ("Failed", "failed", "Failed"),
+    ];
+    for (end, word, _) in ENDS {
         if is(new, end) && is(new, "Running") {
             list.invalid(
                 errors,
                 format!("Running condition cannot be true when {word} condition is true"),
             );
         }
+    }
+    for (end, _, word) in ENDS {
         if is(old, end) && !is(new, end) {
-            let word = if end == "Failed" { "Failed" } else { "Success" };
             list.invalid(
                 errors,
                 format!("{word} condition cannot be set to false once it is true"),
@@ -111,7 +128,28 @@ mod tests {
     fn a_migration_names_its_resource() {
         check(
             migration(&json!({"spec": {"resource": {"group": "apps"}}})),
-            &["spec.resource.resource: Required value: resource is required"],
+            &["spec.resource.resource: Required value: resource is required to be set"],
+        );
+        let errors = migration(&json!({"spec": {"resource": {"group": "A", "resource": "B"}}}));
+        let starts: Vec<String> = errors.iter().map(|error| error.field.to_string()).collect();
+        assert_eq!(starts, ["spec.resource.resource", "spec.resource.group"]);
+    }
+
+    #[test]
+    fn a_version_is_a_number_and_stays() {
+        let with = |version: &str| json!({"status": {"resourceVersion": version}});
+        check(status(&with("5"), &with("")), &[]);
+        for wrong in ["", "05", "abc"] {
+            check(
+                status(&with(wrong), &with("")),
+                &[&format!(
+                    "status.resourceVersion: Invalid value: \"{wrong}\": resource version is not well formed: {wrong}"
+                )],
+            );
+        }
+        check(
+            status(&with("6"), &with("5")),
+            &["status.resourceVersion: Invalid value: \"6\": field is immutable"],
         );
     }
 
@@ -133,8 +171,8 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "Success condition cannot be set to false once it is true",
                 "Running condition cannot be true when failed condition is true",
+                "Success condition cannot be set to false once it is true",
             ]
         );
     }

@@ -186,52 +186,67 @@ impl Strategy for ClusterTrustBundles {
         ("certificates.k8s.io", "clustertrustbundles")
     }
 
-    /// A signer's bundle is called `example.com:signer:name`.
+    /// What a name may be depends on the signer: see `bundle_name`.
     fn name_rule(&self) -> NameRule {
-        |name, prefix| dns_subdomain(name.rsplit(':').next().unwrap_or(name), prefix)
+        |_, _| Vec::new()
     }
 
     fn validate_create(&self, _change: &Change<'_>, object: &Value) -> ErrorList {
-        let mut errors = ErrorList::new();
-        let signer = text(object, &["spec", "signerName"]);
-        let name = apimachinery::meta::name(object);
-        let path = Path::new("metadata").child("name");
-        if signer.is_empty() {
-            if name.contains(':') {
-                errors.push(Error::invalid(
-                    &path,
-                    name,
-                    "ClusterTrustBundle without signer name must not have \":\" in its name",
-                ));
-            }
-        } else {
-            let start = format!("{}:", signer.replace('/', ":"));
-            if !name.starts_with(&start) {
-                errors.push(Error::invalid(
-                    &path,
-                    name,
-                    format!("ClusterTrustBundle for signerName {signer} must be named with prefix {start}"),
-                ));
-            }
-        }
-        let spec = Node::root(at(object, &["spec"]), "spec");
-        if !signer.is_empty() {
-            signer_name(&spec.at("signerName"), &mut errors);
-        }
-        trust_anchors(&spec.at("trustBundle"), &mut errors);
-        errors
+        bundle(object, true)
     }
 
-    fn validate_update(&self, change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = self.validate_create(change, new);
-        if at(new, &["spec", "signerName"]) != at(old, &["spec", "signerName"]) {
-            errors.push(Error::invalid(
-                &Path::new("spec").child("signerName"),
-                text(new, &["spec", "signerName"]),
-                "field is immutable",
-            ));
+    /// Anchors that stay are not looked at again.
+    fn validate_update(&self, _change: &Change<'_>, new: &Value, old: &Value) -> ErrorList {
+        let anchors = ["spec", "trustBundle"];
+        let mut errors = bundle(new, at(new, &anchors) != at(old, &anchors));
+        let spec = Node::root(at(new, &["spec"]), "spec");
+        let was = at(old, &["spec", "signerName"]);
+        let signer = spec.at("signerName");
+        if signer.text() != was.as_str().unwrap_or("") {
+            signer.invalid_as(&mut errors, signer.text(), "field is immutable");
         }
         errors
+    }
+}
+
+/// `ValidateClusterTrustBundle`.
+fn bundle(object: &Value, with_anchors: bool) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let signer = text(object, &["spec", "signerName"]);
+    let metadata = Node::root(at(object, &["metadata"]), "metadata");
+    for (field, is_prefix) in [("generateName", true), ("name", false)] {
+        let name = metadata.at(field);
+        if !name.text().is_empty() {
+            for why in bundle_name(signer, name.text(), is_prefix) {
+                name.invalid(&mut errors, why);
+            }
+        }
+    }
+    let spec = Node::root(at(object, &["spec"]), "spec");
+    if !signer.is_empty() {
+        signer_name(&spec.at("signerName"), &mut errors);
+    }
+    if with_anchors {
+        trust_anchors(&spec.at("trustBundle"), &mut errors);
+    }
+    errors
+}
+
+/// `ValidateClusterTrustBundleName`: a signer's bundle is called `example.com:signer:name`.
+fn bundle_name(signer: &str, name: &str, is_prefix: bool) -> Vec<String> {
+    if signer.is_empty() {
+        if name.contains(':') {
+            let why = "ClusterTrustBundle without signer name must not have \":\" in its name";
+            return vec![why.to_owned()];
+        }
+        return dns_subdomain(name, is_prefix);
+    }
+    let start = format!("{}:", signer.replace('/', ":"));
+    match name.strip_prefix(&start) {
+        Some(rest) => dns_subdomain(rest, is_prefix),
+        None => vec![format!(
+            "ClusterTrustBundle for signerName {signer} must be named with prefix {start}"
+        )],
     }
 }
 
@@ -243,5 +258,36 @@ fn stamp(object: &mut Value) {
         for field in ["lastUpdateTime", "lastTransitionTime"] {
             super::super::tree::default_value(condition, field, now.as_str());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::testing::check;
+
+    #[test]
+    fn a_bundle_is_named_after_its_signer() {
+        let named = |signer: &str, name: &str| {
+            bundle(
+                &json!({"metadata": {"name": name}, "spec": {"signerName": signer}}),
+                false,
+            )
+        };
+        check(named("", "a"), &[]);
+        check(named("example.com/s", "example.com:s:a"), &[]);
+        check(
+            named("", "a:b"),
+            &[
+                "metadata.name: Invalid value: \"a:b\": ClusterTrustBundle without signer name must not have \":\" in its name",
+            ],
+        );
+        check(
+            named("example.com/s", "A"),
+            &[
+                "metadata.name: Invalid value: \"A\": ClusterTrustBundle for signerName example.com/s must be named with prefix example.com:s:",
+            ],
+        );
+        assert_eq!(named("example.com/s", "example.com:s:a:b").len(), 1);
     }
 }

@@ -2,6 +2,8 @@
 
 use apimachinery::field::{Error, ErrorList};
 use apimachinery::name;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -10,6 +12,10 @@ use super::super::check::Node;
 /// Longest domain of a signer, and longest name: a domain, a slash, and a path that is a subdomain and a label.
 const MAX_DOMAIN: usize = 253;
 const MAX_NAME: usize = MAX_DOMAIN + 1 + 253 + 1 + 63;
+/// Most bytes of a bundle (`MaxTrustBundleSize`).
+const MAX_BUNDLE: usize = 1024 * 1024;
+/// What a block that holds a certificate is labelled.
+pub const CERTIFICATE: &str = "CERTIFICATE";
 
 /// `ValidateSignerName`: a domain and a path below it, `example.com/signer`.
 pub fn signer_name(node: &Node<'_, '_>, errors: &mut ErrorList) {
@@ -90,33 +96,76 @@ pub fn certificates(pem: &[u8]) -> Result<(), String> {
     }
 }
 
-/// `ValidateClusterTrustBundle`'s anchors: each a certificate, each once.
+/// One block of a PEM text.
+pub struct Block {
+    pub label: String,
+    pub has_headers: bool,
+    pub der: Vec<u8>,
+}
+
+/// The blocks of a PEM text, as Go's `pem.Decode` comes upon them: what is between blocks is passed over, and so are
+/// blocks that do not end or hold no base64.
+pub fn blocks(text: &str) -> impl Iterator<Item = Block> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let start = block_start(rest)?;
+            let (label, body) = rest[start..].split_once('\n')?;
+            rest = body;
+            let Some(label) = label.trim_end().strip_suffix("-----") else {
+                continue;
+            };
+            let end = format!("-----END {label}-----");
+            let Some((body, after)) = body.split_once(&end) else {
+                continue;
+            };
+            let is_header = |line: &&str| line.contains(':');
+            let has_headers = body.lines().take_while(is_header).count() > 0;
+            let lines = body.lines().skip_while(is_header);
+            let data: String = lines.flat_map(str::split_whitespace).collect();
+            if let Ok(der) = STANDARD.decode(data) {
+                rest = after;
+                return Some(Block {
+                    label: label.to_owned(),
+                    has_headers,
+                    der,
+                });
+            }
+        }
+    })
+}
+
+/// Where the label of the next block begins: its line begins the text or a line of it.
+fn block_start(text: &str) -> Option<usize> {
+    const BEGIN: &str = "-----BEGIN ";
+    if text.starts_with(BEGIN) {
+        return Some(BEGIN.len());
+    }
+    let line = text.find("\n-----BEGIN ")?;
+    Some(line + 1 + BEGIN.len())
+}
+
+/// `ValidateClusterTrustBundle`'s anchors: each a certificate of an authority, each once.
 pub fn trust_anchors(bundle: &Node<'_, '_>, errors: &mut ErrorList) {
     const OMITTED: &str = "<value omitted>";
-    let mut seen: Vec<Vec<u8>> = Vec::new();
-    for (index, block) in Pem::iter_from_buffer(bundle.text().as_bytes()).enumerate() {
-        let why = match block {
-            Err(_) => Some(format!("entry {index} does not parse as PEM")),
-            Ok(block) if block.label != "CERTIFICATE" => {
-                Some(format!("entry {index} has bad block type: {}", block.label))
-            }
-            Ok(block) if X509Certificate::from_der(&block.contents).is_err() => {
-                Some(format!("entry {index} does not parse as X.509"))
-            }
-            Ok(block) => match seen.iter().position(|other| *other == block.contents) {
-                Some(first) => Some(format!(
-                    "duplicate trust anchor (indices [{first} {index}])"
-                )),
-                None => {
-                    seen.push(block.contents);
-                    None
-                }
-            },
-        };
-        if let Some(why) = why {
-            bundle.invalid_as(errors, OMITTED, why);
-            return;
+    if bundle.text().len() > MAX_BUNDLE {
+        errors.push(Error::too_long(&bundle.path(), MAX_BUNDLE));
+        return;
+    }
+    let before = errors.len();
+    let mut seen: Vec<(Vec<u8>, Vec<String>)> = Vec::new();
+    for (index, block) in blocks(bundle.text()).enumerate() {
+        if let Err(why) = anchor(&block) {
+            bundle.invalid_as(errors, OMITTED, format!("entry {index} {why}"));
+            continue;
         }
+        match seen.iter_mut().find(|(der, _)| *der == block.der) {
+            Some((_, indices)) => indices.push(index.to_string()),
+            None => seen.push((block.der, vec![index.to_string()])),
+        }
+    }
+    if errors.len() > before {
+        return;
     }
     if seen.is_empty() {
         bundle.invalid_as(
@@ -124,6 +173,26 @@ pub fn trust_anchors(bundle: &Node<'_, '_>, errors: &mut ErrorList) {
             OMITTED,
             "at least one trust anchor must be provided",
         );
+    }
+    for (_, indices) in seen.iter().filter(|(_, indices)| indices.len() > 1) {
+        let why = format!("duplicate trust anchor (indices [{}])", indices.join(" "));
+        bundle.invalid_as(errors, OMITTED, why);
+    }
+}
+
+fn anchor(block: &Block) -> Result<(), String> {
+    if block.label != CERTIFICATE {
+        return Err(format!("has bad block type: {}", block.label));
+    }
+    if block.has_headers {
+        return Err("has PEM block headers".to_owned());
+    }
+    match X509Certificate::from_der(&block.der) {
+        Ok((rest, certificate)) if rest.is_empty() => match certificate.is_ca() {
+            true => Ok(()),
+            false => Err("does not have the CA bit set".to_owned()),
+        },
+        _ => Err("does not parse as X.509".to_owned()),
     }
 }
 
@@ -173,12 +242,56 @@ mod tests {
             certificates(key),
             Err("only CERTIFICATE PEM blocks are allowed, found \"PRIVATE KEY\"".to_owned())
         );
-        let bundle = json!("");
+    }
+
+    /// A certificate of an authority, or of anything else.
+    fn pem(is_authority: bool) -> String {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        if is_authority {
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        }
+        params.self_signed(&key).expect("signs").pem()
+    }
+
+    #[track_caller]
+    fn bundle(text: &str, whys: &[&str]) {
         let mut errors = ErrorList::new();
-        trust_anchors(&Node::root(&bundle, "b"), &mut errors);
+        trust_anchors(&Node::root(&json!(text), "b"), &mut errors);
+        let expect: Vec<String> = whys
+            .iter()
+            .map(|why| format!("b: Invalid value: \"<value omitted>\": {why}"))
+            .collect();
         check(
             errors,
-            &["b: Invalid value: \"<value omitted>\": at least one trust anchor must be provided"],
+            &expect.iter().map(String::as_str).collect::<Vec<_>>(),
         );
+    }
+
+    #[test]
+    fn anchors_are_certificates_of_authorities_each_once() {
+        let (one, other) = (pem(true), pem(true));
+        bundle("", &["at least one trust anchor must be provided"]);
+        bundle(&format!("words\n{one}\nmore words\n{other}"), &[]);
+        bundle(
+            &format!("{one}{other}{one}"),
+            &["duplicate trust anchor (indices [0 2])"],
+        );
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let headed = one.replacen("-----\n", "-----\nA: b\n\n", 1);
+        bundle(
+            &format!("{one}{key}{junk}{headed}{}", pem(false)),
+            &[
+                "entry 1 has bad block type: PRIVATE KEY",
+                "entry 2 does not parse as X.509",
+                "entry 3 has PEM block headers",
+                "entry 4 does not have the CA bit set",
+            ],
+        );
+        let mut errors = ErrorList::new();
+        let long = json!("x".repeat(MAX_BUNDLE + 1));
+        trust_anchors(&Node::root(&long, "b"), &mut errors);
+        check(errors, &["b: Too long: may not be more than 1048576 bytes"]);
     }
 }

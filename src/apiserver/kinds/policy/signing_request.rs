@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::authn::certificate;
 
@@ -105,10 +106,15 @@ impl SigningRequest {
         const BLOCK: &str = "PEM block type must be CERTIFICATE REQUEST";
         let pem = STANDARD.decode(text).map_err(|_| BLOCK.to_owned())?;
         let block = Pem::iter_from_buffer(&pem).find_map(Result::ok);
-        let der = block
-            .filter(|block| block.label == LABEL)
-            .ok_or_else(|| BLOCK.to_owned())?
-            .contents;
+        let block = block.filter(|block| block.label == LABEL);
+        Self::from_der(block.ok_or_else(|| BLOCK.to_owned())?.contents)
+    }
+
+    /// Reads a request without its PEM.
+    ///
+    /// # Errors
+    /// What is wrong, as Go tells it.
+    pub fn from_der(der: Vec<u8>) -> Result<Self, String> {
         let (rest, request) = X509CertificationRequest::from_der(&der)
             .map_err(|_| "asn1: structure error: malformed certificate request".to_owned())?;
         if !rest.is_empty() {
@@ -121,6 +127,12 @@ impl SigningRequest {
             common_name,
             organizations,
         })
+    }
+
+    /// The key that the request is for, as `read` sees it.
+    pub fn key<T>(&self, read: impl FnOnce(&SubjectPublicKeyInfo<'_>) -> T) -> Option<T> {
+        let (_, request) = X509CertificationRequest::from_der(&self.der).ok()?;
+        Some(read(&request.certification_request_info.subject_pki))
     }
 
     /// Whether the request is signed by the key it is for.
