@@ -32,6 +32,7 @@ const ACCESS: &[&str] = &[
     "ReadWriteOnce",
     "ReadWriteOncePod",
 ];
+const ALLOCATION: &[&str] = &["All", "ExactCount"];
 const CLAIM_RESIZE: &[&str] = &[
     "ControllerResizeInProgress",
     "ControllerResizeInfeasible",
@@ -200,7 +201,7 @@ const FIELDS: &[Enumeration] = &[
     ("apps", "DaemonSetUpdateStrategy", "type", UPDATE),
     ("apps", "DeploymentStrategy", "type", &["Recreate", "RollingUpdate"]),
     ("apps", "StatefulSetSpec", "podManagementPolicy", &["OrderedReady", "Parallel"]),
-    ("apps", "StatefulSetUpdateStrategy", "type", UPDATE),
+    ("apps", "StatefulSetUpdateStrategy", "type", &["OnDelete", "Recreate", "RollingUpdate"]),
     ("batch", "CronJobSpec", "concurrencyPolicy", &["Allow", "Forbid", "Replace"]),
     ("batch", "JobSpec", "completionMode", &["Indexed", "NonIndexed"]),
     ("batch", "JobSpec", "podReplacementPolicy", &["Failed", "TerminatingOrFailed"]),
@@ -217,6 +218,7 @@ const FIELDS: &[Enumeration] = &[
     ("core", "EndpointPort", "protocol", PROTOCOL),
     ("core", "EphemeralContainer", "imagePullPolicy", PULL),
     ("core", "EphemeralContainer", "terminationMessagePolicy", TERMINATION_MESSAGE),
+    ("core", "GRPCAction", "mode", &["Plaintext", "TLS"]),
     ("core", "HTTPGetAction", "scheme", &["HTTP", "HTTPS"]),
     ("core", "HostPathVolumeSource", "type", HOST_PATH),
     ("core", "ImageVolumeSource", "pullPolicy", PULL),
@@ -268,9 +270,13 @@ const FIELDS: &[Enumeration] = &[
     ("networking", "NetworkPolicyPort", "protocol", PROTOCOL),
     ("networking", "NetworkPolicySpec", "policyTypes", &["Egress", "Ingress"]),
     ("policy", "PodDisruptionBudgetSpec", "unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"]),
+    ("resource", "DeviceAllocationConfiguration", "source", &["FromClaim", "FromClass"]),
+    ("resource", "DeviceRequest", "allocationMode", ALLOCATION),
+    ("resource", "DeviceSubRequest", "allocationMode", ALLOCATION),
     ("resource", "DeviceTaint", "effect", &["NoExecute", "NoSchedule", "None"]),
     ("resource", "DeviceToleration", "effect", &["NoExecute", "NoSchedule", "None"]),
     ("resource", "DeviceToleration", "operator", &["Equal", "Exists"]),
+    ("resource", "ExactDeviceRequest", "allocationMode", ALLOCATION),
     ("scheduling", "CompositePodGroupSpec", "preemptionPolicy", PREEMPTION),
     ("scheduling", "CompositePodGroupTemplate", "preemptionPolicy", PREEMPTION),
     ("scheduling", "PodGroupSpec", "preemptionPolicy", PREEMPTION),
@@ -311,6 +317,21 @@ mod tests {
 
     use super::*;
     use crate::schema::MESSAGES;
+
+    #[test]
+    fn devices_probes_and_sets_say_their_words() {
+        let all = |definition, field| values(definition, field).unwrap_or_default().join(" ");
+        let claim = "io.k8s.api.resource.v1.DeviceAllocationConfiguration";
+        assert_eq!(all(claim, "source"), "FromClaim FromClass");
+        let request = "io.k8s.api.resource.v1.ExactDeviceRequest";
+        assert_eq!(all(request, "allocationMode"), "All ExactCount");
+        let probe = "io.k8s.api.core.v1.GRPCAction";
+        assert_eq!(all(probe, "mode"), "Plaintext TLS");
+        let set = "io.k8s.api.apps.v1.StatefulSetUpdateStrategy";
+        assert_eq!(all(set, "type"), "OnDelete Recreate RollingUpdate");
+        let daemons = "io.k8s.api.apps.v1.DaemonSetUpdateStrategy";
+        assert_eq!(all(daemons, "type"), "OnDelete RollingUpdate");
+    }
 
     #[test]
     fn every_entry_names_a_field_that_takes_text() {

@@ -98,7 +98,7 @@ fn valid_range(range: &Node<'_, '_>, default: Quantity, whole: Quantity, errors:
     }
     if default < least {
         let why = format!("default is less than min: {least}");
-        told("default", default, why, errors);
+        told("min", default, why, errors);
     }
     let most = max.quantity().filter(|_| max.is_set());
     if let Some(most) = most {
@@ -116,7 +116,7 @@ fn valid_range(range: &Node<'_, '_>, default: Quantity, whole: Quantity, errors:
         }
         if default > most {
             let why = format!("default is more than max: {most}");
-            told("default", default, why, errors);
+            told("max", default, why, errors);
         }
     }
     let Some(step) = step.quantity().filter(|_| step.is_set()) else {
@@ -203,9 +203,13 @@ mod tests {
             ],
         );
         told(
+            json!({"default": "9Gi", "validRange": {"min": "1Gi", "max": "8Gi"}}),
+            &["p.validRange.max: Invalid value: \"9Gi\": default is more than max: 8Gi"],
+        );
+        told(
             json!({"default": "1Gi", "validRange": {"min": "2Gi", "step": "0"}}),
             &[
-                "p.validRange.default: Invalid value: \"1Gi\": default is less than min: 2Gi",
+                "p.validRange.min: Invalid value: \"1Gi\": default is less than min: 2Gi",
                 "p.validRange.step: Invalid value: \"0\": must be greater than zero",
             ],
         );
