@@ -21,6 +21,7 @@ pub mod boot;
 pub mod cache;
 pub mod crd;
 pub mod discovery;
+pub mod flags;
 pub mod front;
 pub mod kinds;
 pub mod metrics;

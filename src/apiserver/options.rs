@@ -172,7 +172,7 @@ pub struct Options {
     /// `--runtime-config`: `api/beta`, `group/version`, `group/version/resource` to on or off.
     pub runtime_config: BTreeMap<String, bool>,
     pub feature_gates: BTreeMap<String, bool>,
-    /// What `/flagz` shows: every flag of the process and its value.
+    /// The flags of the process as they were given; `/flagz` shows those in effect.
     pub flags: Vec<(String, String)>,
     /// Components that run in this process: they are well as long as it is.
     pub in_process: Vec<&'static str>,

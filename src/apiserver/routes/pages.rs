@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::version;
 use crate::body::Body;
+use crate::flags;
 use crate::front::negotiate::{Accepted, Clause, clauses};
 use crate::front::respond;
 use crate::options::Options;
@@ -48,7 +49,7 @@ impl Pages {
         Self {
             started: time::now(),
             since: Instant::now(),
-            flags: options.flags.iter().cloned().collect(),
+            flags: flags::effective(options),
             status_is_on: is_on("ComponentStatusz"),
             flags_are_on: is_on("ComponentFlagz"),
         }

@@ -98,6 +98,7 @@ async fn a_server_tells_what_it_is_and_how_its_checks_went() {
         .send("GET", "/flagz", &[("accept", accept)], "")
         .await;
     assert_eq!(flags.json()["kind"], "Flagz");
+    assert_eq!(flags.json()["flags"]["event-ttl"], "1h0m0s");
     let refused = client.send("GET", "/flagz", &[("accept", "application/json")], "");
     assert_eq!(refused.await.code, 406);
     client.get("/livez").await;
