@@ -262,8 +262,14 @@ fn tell(object: &mut Value, told: &[Told<'_>], version: Option<&str>, generation
         }
     }
     object["status"]["conditions"] = json!(conditions);
+    let has_version = object["status"]["resourceVersion"]
+        .as_str()
+        .is_some_and(|version| !version.is_empty());
     if let Some(version) = version {
         object["status"]["resourceVersion"] = json!(version);
+    } else if !has_version && object["metadata"]["resourceVersion"].is_string() {
+        // No status is taken without a version. One that failed before it had any gets that of the migration itself.
+        object["status"]["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
     }
 }
 
@@ -389,5 +395,7 @@ mod tests {
         assert!(conditions(&server).is_empty());
         seconds(60).await;
         assert_eq!(conditions(&server), ["Running=False", "Failed=True"]);
+        let migration = server.get(&STORAGEVERSIONMIGRATIONS, "m").unwrap();
+        assert!(migration["status"]["resourceVersion"].is_string());
     }
 }
