@@ -114,6 +114,7 @@ fn recorded(registry: &Registry) -> Result<Vec<Wanted>, Status> {
         for condition in items_mut(&mut object, &["status", "conditions"]) {
             condition["lastTransitionTime"] = now.as_str().into();
         }
+        roles::extend(&plural, &mut object);
         all.push((kind.clone(), manager, object));
     }
     let services = local_services(registry, &all, &now);

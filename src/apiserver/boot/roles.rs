@@ -1,6 +1,7 @@
-//! Roles and bindings of controllers that were off by default when the objects of a first start were recorded.
+//! Roles and bindings of controllers, and rules of nodes, that were off by default when the objects of a first start
+//! were recorded.
 
-use apimachinery::Value;
+use apimachinery::{Value, meta};
 use serde_json::json;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -31,6 +32,22 @@ pub(super) fn newer() -> Vec<(String, String, String, Value)> {
         .flat_map(|(account, rules)| [role(account, rules), binding(account)])
         .map(|(plural, object)| (GROUP.into(), plural.into(), MANAGER.into(), object))
         .collect()
+}
+
+/// Gives a recorded object what nodes may do since: read the anchors that pods mount, ask for pods' certificates.
+pub(super) fn extend(plural: &str, object: &mut Value) {
+    if plural != "clusterroles" || meta::name(object) != "system:node" {
+        return;
+    }
+    let newer = [
+        json!({"apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"],
+            "verbs": ["get", "list", "watch"]}),
+        json!({"apiGroups": ["certificates.k8s.io"], "resources": ["podcertificaterequests"],
+            "verbs": ["create", "get", "list", "watch"]}),
+    ];
+    if let Some(rules) = object["rules"].as_array_mut() {
+        rules.extend(newer);
+    }
 }
 
 fn metadata(account: &str) -> Value {

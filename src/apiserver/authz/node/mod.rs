@@ -223,6 +223,36 @@ impl Node {
         self.may(attributes)
     }
 
+    /// What is created is looked at by admission (`NodeRestriction`).
+    fn pod_certificates(&self, node: &str, attributes: &Attributes<'_>) -> Verdict {
+        if !attributes.subresource.is_empty() {
+            return Verdict::no_opinion(
+                "nodes may not access the status subresource of PodCertificateRequests",
+            );
+        }
+        match attributes.verb {
+            "create" => Verdict::allow(""),
+            "list" | "watch" if selects_node(attributes.field_selector, node) => Verdict::allow(""),
+            "list" | "watch" => Verdict::no_opinion(
+                "can only list/watch podcertificaterequests with spec.nodeName field selector",
+            ),
+            "get" if self.requested(node, attributes) => Verdict::allow(""),
+            _ => unrelated(node),
+        }
+    }
+
+    /// Whether the request for a certificate is of a pod on the node.
+    fn requested(&self, node: &str, attributes: &Attributes<'_>) -> bool {
+        self.backend
+            .cached_list("certificates.k8s.io", "podcertificaterequests")
+            .iter()
+            .any(|request| {
+                meta::namespace(request) == attributes.namespace
+                    && meta::name(request) == attributes.name
+                    && request["spec"]["nodeName"].as_str() == Some(node)
+            })
+    }
+
     fn slices(&self, node: &str, attributes: &Attributes<'_>) -> Verdict {
         let many = matches!(attributes.verb, "list" | "watch" | "deletecollection");
         if many && !selects_node(attributes.field_selector, node) {
@@ -283,6 +313,9 @@ impl Authorizer for Node {
                 self.read(node, attributes, Wanted::ResourceClaim)
             }
             ("resource.k8s.io", "resourceslices") => self.slices(node, attributes),
+            ("certificates.k8s.io", "podcertificaterequests") => {
+                self.pod_certificates(node, attributes)
+            }
             ("storage.k8s.io", "volumeattachments") => self.attachment(node, attributes),
             ("storage.k8s.io", "csinodes") => self.own(node, attributes, ""),
             ("coordination.k8s.io", "leases") => self.own(node, attributes, LEASES_NAMESPACE),
@@ -323,6 +356,12 @@ mod tests {
             json!({"metadata": {"name": "q", "namespace": "a"}, "spec": {"nodeName": "n2",
             "volumes": [{"name": "s", "secret": {"secretName": "elsewhere"}}]}}),
         );
+        for (name, on) in [("r1", "n1"), ("r2", "n2")] {
+            objects.add(
+                "podcertificaterequests",
+                json!({"metadata": {"name": name, "namespace": "a"}, "spec": {"nodeName": on}}),
+            );
+        }
         objects.add("persistentvolumes", json!({"metadata": {"name": "v"}, "spec": {
             "claimRef": {"namespace": "a", "name": "claim"}, "csi": {"nodePublishSecretRef": {"namespace": "a", "name": "publish"}}}}));
         let backend: Arc<dyn Backend> = Arc::new(objects);
@@ -414,6 +453,26 @@ mod tests {
         check(&node, "GET", "/api/v1/namespaces/a/pods/q", false);
         check(&node, "PATCH", "/api/v1/namespaces/a/pods/p/status", true);
         check(&node, "GET", "/api/v1/services", true);
+    }
+
+    #[test]
+    fn certificates_are_asked_for_and_seen_by_the_pods_own_node() {
+        const REQUESTS: &str = "/apis/certificates.k8s.io/v1/namespaces/a/podcertificaterequests";
+        let node = node();
+        let of = |rest: &str| format!("{REQUESTS}{rest}");
+        check(&node, "POST", REQUESTS, true);
+        check(&node, "GET", &of("/r1"), true);
+        check(&node, "GET", &of("/r2"), false);
+        check(&node, "GET", &of("?fieldSelector=spec.nodeName%3Dn1"), true);
+        check(
+            &node,
+            "GET",
+            &of("?fieldSelector=spec.nodeName%3Dn2"),
+            false,
+        );
+        check(&node, "GET", REQUESTS, false);
+        check(&node, "PUT", &of("/r1/status"), false);
+        check(&node, "DELETE", &of("/r1"), false);
     }
 
     #[test]
