@@ -5,11 +5,12 @@
 //! selector, and feeds caches and handlers from it; handlers put keys into a `workqueue::Queue`; a component reads the
 //! caches, decides, and writes back through the `Client`. Read `Client` first.
 //!
-//! **Invariant:** this crate knows no kind by name except Lease (`leader`) and Event (`events`), and nothing of the
-//! server's insides.
+//! **Invariant:** this crate knows no kind by name except Lease (`leader`), Event (`events`) and the reviews
+//! (`delegation`), and nothing of the server's insides.
 
 mod call;
 pub mod config;
+pub mod delegation;
 pub mod error;
 pub mod events;
 #[cfg(any(test, feature = "fake"))]

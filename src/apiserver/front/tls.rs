@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
@@ -140,7 +140,8 @@ fn server_config(
     let builder = if clients.is_empty() {
         builder.with_no_client_auth()
     } else {
-        builder.with_client_cert_verifier(Arc::new(AskForCertificate(clients.clone())))
+        let hints = clients.hints.clone();
+        builder.with_client_cert_verifier(Arc::new(AskForCertificate::new(provider, hints)))
     };
     let mut config = builder
         .with_single_cert(chain, key)
@@ -173,7 +174,7 @@ pub struct ClientCa {
     verifier: RwLock<Option<Arc<dyn ClientCertVerifier>>>,
     /// Moves with every reload, so that connections look at their certificate again.
     generation: AtomicU64,
-    /// Kept for the whole life, since rustls borrows them from the verifier it was given.
+    /// What clients are told of.
     hints: Vec<DistinguishedName>,
 }
 
@@ -221,16 +222,6 @@ impl ClientCa {
             _ => Err(rustls::Error::NoCertificatesPresented),
         }
     }
-
-    fn with_verifier<T>(
-        &self,
-        call: impl FnOnce(&dyn ClientCertVerifier) -> Result<T, rustls::Error>,
-    ) -> Result<T, rustls::Error> {
-        match self.verifier.read().clone() {
-            Some(verifier) => call(verifier.as_ref()),
-            None => Err(rustls::Error::General("client CA is gone".to_owned())),
-        }
-    }
 }
 
 fn client_verifier(
@@ -253,21 +244,31 @@ fn client_verifier(
     Ok(Some(verifier))
 }
 
-/// Asks every client for a certificate and checks only that the client holds its key.
+/// Asks every client for a certificate and checks only that the client holds its key, so that a stranger's does not end
+/// the handshake.
 #[derive(Debug)]
-struct AskForCertificate(Arc<ClientCa>);
+pub struct AskForCertificate {
+    algorithms: WebPkiSupportedAlgorithms,
+    hints: Vec<DistinguishedName>,
+}
+
+impl AskForCertificate {
+    /// `hints`: the authorities that a client is told of.
+    pub fn new(provider: &CryptoProvider, hints: Vec<DistinguishedName>) -> Self {
+        Self {
+            algorithms: provider.signature_verification_algorithms,
+            hints,
+        }
+    }
+}
 
 impl ClientCertVerifier for AskForCertificate {
-    fn offer_client_auth(&self) -> bool {
-        true
-    }
-
     fn client_auth_mandatory(&self) -> bool {
         false
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &self.0.hints
+        &self.hints
     }
 
     fn verify_client_cert(
@@ -285,9 +286,7 @@ impl ClientCertVerifier for AskForCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.with_verifier(|verifier| {
-            verifier.verify_tls12_signature(message, certificate, signature)
-        })
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -296,15 +295,11 @@ impl ClientCertVerifier for AskForCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.with_verifier(|verifier| {
-            verifier.verify_tls13_signature(message, certificate, signature)
-        })
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0
-            .with_verifier(|verifier| Ok(verifier.supported_verify_schemes()))
-            .unwrap_or_default()
+        self.algorithms.supported_schemes()
     }
 }
 

@@ -18,7 +18,6 @@ use crate::front::negotiate::{Accepted, Clause, clauses};
 use crate::front::respond;
 use crate::options::Options;
 
-const COMPONENT: &str = "kube-apiserver";
 const GROUP: &str = "config.k8s.io";
 const VERSIONS: [&str; 2] = ["v1alpha1", "v1beta1"];
 /// Paths that a person may look at, the first segments of what upstream's own handlers serve.
@@ -29,6 +28,10 @@ const WARNING: &str = "Warning: This endpoint is not meant to be machine parseab
 
 /// See the module.
 pub struct Pages {
+    /// Whose pages they are.
+    component: &'static str,
+    /// Paths that a person may look at, in order.
+    paths: &'static [&'static str],
     started: time::Time,
     since: Instant,
     flags: BTreeMap<String, String>,
@@ -47,11 +50,26 @@ impl Pages {
     pub fn new(options: &Options) -> Self {
         let is_on = |gate| options.feature_gates.get(gate).copied().unwrap_or(true);
         Self {
-            started: time::now(),
-            since: Instant::now(),
-            flags: flags::effective(options),
             status_is_on: is_on("ComponentStatusz"),
             flags_are_on: is_on("ComponentFlagz"),
+            ..Self::of("kube-apiserver", &PATHS, flags::effective(options))
+        }
+    }
+
+    /// The pages of another component that serves `paths`.
+    pub fn of(
+        component: &'static str,
+        paths: &'static [&'static str],
+        flags: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            component,
+            paths,
+            started: time::now(),
+            since: Instant::now(),
+            flags,
+            status_is_on: true,
+            flags_are_on: true,
         }
     }
 
@@ -85,9 +103,10 @@ impl Pages {
     }
 
     fn text(&self, kind: &str) -> String {
+        let component = self.component;
         let mut text = String::new();
         if kind == "Flagz" {
-            let _ = write!(text, "\n{COMPONENT} flagz\n{WARNING}\n\n");
+            let _ = write!(text, "\n{component} flagz\n{WARNING}\n\n");
             for (name, value) in &self.flags {
                 let _ = writeln!(text, "{name}={value}");
             }
@@ -96,7 +115,7 @@ impl Pages {
         let up = self.since.elapsed().as_secs();
         let _ = write!(
             text,
-            "\n{COMPONENT} statusz\n{WARNING}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {}\nBinary version: {}\nEmulation version: {}\nPaths: {}\n",
+            "\n{component} statusz\n{WARNING}\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {}\nBinary version: {}\nEmulation version: {}\nPaths: {}\n",
             unix_date(self.started),
             up / 3600,
             up / 60 % 60,
@@ -104,7 +123,7 @@ impl Pages {
             version::COMPILER,
             version::GIT_VERSION.trim_start_matches('v'),
             version::EMULATED,
-            PATHS.join(" "),
+            self.paths.join(" "),
         );
         text
     }
@@ -113,7 +132,7 @@ impl Pages {
         let mut object = json!({
             "kind": kind,
             "apiVersion": format!("{GROUP}/{version}"),
-            "metadata": {"name": COMPONENT},
+            "metadata": {"name": self.component},
         });
         if kind == "Flagz" {
             object["flags"] = json!(self.flags);
@@ -124,7 +143,7 @@ impl Pages {
         object["goVersion"] = version::COMPILER.into();
         object["binaryVersion"] = version::GIT_VERSION.trim_start_matches('v').into();
         object["emulationVersion"] = version::EMULATED.into();
-        object["paths"] = json!(PATHS);
+        object["paths"] = json!(self.paths);
         object
     }
 }
@@ -181,12 +200,10 @@ mod tests {
     use http::header::ACCEPT;
 
     fn pages() -> Pages {
+        let flags = BTreeMap::from([("secure-port".to_owned(), "6443".to_owned())]);
         Pages {
             started: time::parse("2024-10-16T21:03:43Z").expect("a time"),
-            since: Instant::now(),
-            flags: BTreeMap::from([("secure-port".to_owned(), "6443".to_owned())]),
-            status_is_on: true,
-            flags_are_on: true,
+            ..Pages::of("kube-apiserver", &PATHS, flags)
         }
     }
 

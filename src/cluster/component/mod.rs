@@ -6,11 +6,12 @@
 //!
 //! Authentication and authorization are delegated to the API server, as upstream's components do
 //! (apiserver/pkg/server/options): client certificates are checked against the CA that the ConfigMap
-//! `kube-system/extension-apiserver-authentication` names, tokens by a TokenReview, and everything but a few paths by a
-//! SubjectAccessReview.
+//! `kube-system/extension-apiserver-authentication` names, a front proxy's against another that it names, tokens by a
+//! TokenReview, and everything but a few paths by a SubjectAccessReview.
 //!
 //! **Invariant:** nothing is asked of the API server but when somebody calls, save for one watch of that ConfigMap.
 
+mod front_proxy;
 mod identity;
 mod parts;
 mod routes;
@@ -24,7 +25,9 @@ use std::time::Duration;
 
 use apimachinery::Value;
 use apimachinery::exposition::Text;
+use apiserver::routes::Pages;
 use client::Client;
+use client::delegation::Delegation;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -32,6 +35,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use front_proxy::FrontProxies;
 use identity::Identity;
 
 pub use parts::{controller_manager, scheduler};
@@ -81,10 +85,14 @@ pub struct Serving {
     pub client_ca: Option<PathBuf>,
     /// `--authorization-always-allow-paths`, a `*` at the end stands for anything.
     pub always_allowed: Vec<String>,
+    /// What `/flagz` shows.
+    pub flags: Vec<(String, String)>,
 }
 
 /// What is served.
 pub struct ComponentConfig {
+    /// Upstream's name.
+    pub name: &'static str,
     pub serving: Serving,
     /// `/healthz` and `/livez`; `ping` is always among them.
     pub health: Vec<Check>,
@@ -105,6 +113,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), ComponentError> {
     let ComponentConfig {
+        name,
         serving,
         health,
         ready,
@@ -119,6 +128,7 @@ pub async fn run(
         authorization,
         client_ca,
         always_allowed,
+        flags,
     } = serving;
     let authorities = tls::Authorities::default();
     if let Some(path) = &client_ca {
@@ -135,13 +145,17 @@ pub async fn run(
         address: bind,
         source,
     })?;
+    let proxies = FrontProxies::default();
     let follow = identity::follow(
-        authentication.clone().filter(|_| client_ca.is_none()),
-        authorities.clone(),
+        authentication.clone(),
+        client_ca.is_none().then(|| authorities.clone()),
+        proxies.clone(),
         shutdown.clone(),
     );
+    let delegation = Delegation::new(authentication, authorization, identity::HOLDS);
     let routes = routes::Routes {
-        identity: Identity::new(authorities, authentication, authorization, always_allowed),
+        identity: Identity::new(authorities, proxies, delegation, always_allowed),
+        pages: Pages::of(name, &routes::PATHS, flags.into_iter().collect()),
         health,
         ready,
         metrics,

@@ -23,6 +23,7 @@ pub fn scheduler(config: &SchedulerConfig, serving: Serving) -> ComponentConfig 
         false => Ok(()),
     };
     ComponentConfig {
+        name: "kube-scheduler",
         serving,
         health: lease_check(config.leader_elect, config.leader_name.clone()),
         ready: vec![("sched-handler-sync", Box::new(synced))],
@@ -34,6 +35,7 @@ pub fn scheduler(config: &SchedulerConfig, serving: Serving) -> ComponentConfig 
 /// kube-controller-manager.
 pub fn controller_manager(config: &ControllersConfig, serving: Serving) -> ComponentConfig {
     ComponentConfig {
+        name: "kube-controller-manager",
         serving,
         health: lease_check(config.leader_elect, "kube-controller-manager".into()),
         ready: Vec::new(),

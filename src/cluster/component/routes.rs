@@ -1,10 +1,11 @@
-//! What a component answers: `/healthz`, `/livez`, `/readyz`, `/metrics`, `/configz`.
+//! What a component answers: `/healthz`, `/livez`, `/readyz`, `/metrics`, `/configz`, `/flagz`, `/statusz`.
 
 use std::fmt::Write;
 
 use apimachinery::exposition::Text;
 use apimachinery::{Status, Value};
 use apiserver::metrics::process;
+use apiserver::routes::Pages;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -18,9 +19,17 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=und
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// What `/statusz` tells of.
+pub const PATHS: [&str; 7] = [
+    "/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz",
+];
+/// A page is never longer, in bytes: some hundred flags.
+const MAX_PAGE: usize = 1 << 20;
+
 /// See the module.
 pub struct Routes {
     pub identity: Identity,
+    pub pages: Pages,
     pub health: Vec<Check>,
     pub ready: Vec<Check>,
     pub metrics: Vec<Source>,
@@ -48,7 +57,11 @@ impl Routes {
         if let Err(refused) = allowed.await {
             return refusal(&refused);
         }
-        self.route(path, request.uri().query().unwrap_or_default())
+        match self.pages.answer(path, request.headers()) {
+            Some(Ok(page)) => whole(page).await,
+            Some(Err(refused)) => refusal(&refused),
+            None => self.route(path, request.uri().query().unwrap_or_default()),
+        }
     }
 
     fn route(&self, path: &str, query: &str) -> Response<Full<Bytes>> {
@@ -72,6 +85,15 @@ impl Routes {
             }
             _ => answer(StatusCode::NOT_FOUND, TEXT, "404 page not found\n"),
         }
+    }
+}
+
+/// A page as one piece.
+async fn whole(page: Response<apiserver::Body>) -> Response<Full<Bytes>> {
+    let (head, body) = page.into_parts();
+    match body.collect(MAX_PAGE).await {
+        Ok(body) => Response::from_parts(head, Full::new(body)),
+        Err(_) => refusal(&Status::internal("the page is too long")),
     }
 }
 

@@ -25,7 +25,17 @@ fn routes(authorities: tls::Authorities) -> routes::Routes {
         false => Err("it is late".into()),
     };
     routes::Routes {
-        identity: Identity::new(authorities, None, None, paths),
+        identity: Identity::new(
+            authorities,
+            FrontProxies::default(),
+            Delegation::new(None, None, identity::HOLDS),
+            paths,
+        ),
+        pages: Pages::of(
+            "kube-scheduler",
+            &routes::PATHS,
+            [("v".into(), "2".into())].into(),
+        ),
         health: vec![("leaderElection", Box::new(well))],
         ready: vec![("sched-handler-sync", Box::new(|| Ok(())))],
         metrics: vec![series],
@@ -34,7 +44,7 @@ fn routes(authorities: tls::Authorities) -> routes::Routes {
 }
 
 /// A client's certificate for `system:masters`, with the authority that signed it.
-fn master() -> (
+pub fn master() -> (
     String,
     (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
 ) {
@@ -169,6 +179,18 @@ async fn anyone_reads_the_health_and_only_who_may_the_rest() {
     );
     assert_eq!(get(address, "/healthz/ping", Some(&master)).await.0, 200);
     assert_eq!(get(address, "/nothing", Some(&master)).await.0, 404);
+    assert_eq!(get(address, "/flagz", None).await.0, 403);
+    let (code, flags) = get(address, "/flagz", Some(&master)).await;
+    assert_eq!(code, 200);
+    assert!(
+        flags.starts_with("\nkube-scheduler flagz\n") && flags.ends_with("\nv=2\n"),
+        "{flags}"
+    );
+    let (_, status) = get(address, "/statusz", Some(&master)).await;
+    assert!(
+        status.contains("\nPaths: /configz /flagz /healthz "),
+        "{status}"
+    );
 
     IS_WELL.store(false, Ordering::Relaxed);
     let failed = "[+]ping ok\n[-]leaderElection failed: reason withheld\nlivez check failed\n";

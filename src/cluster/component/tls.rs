@@ -6,15 +6,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use apiserver::front::tls::AskForCertificate;
 use parking_lot::RwLock;
 use rcgen::{CertificateParams, DnType, KeyPair};
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::server::danger::ClientCertVerifier;
 use time::{Duration, OffsetDateTime};
 use tokio_rustls::TlsAcceptor;
 
@@ -29,6 +29,11 @@ const CLOCK_SKEW: Duration = Duration::hours(1);
 pub struct Authorities(Arc<RwLock<Option<Arc<dyn ClientCertVerifier>>>>);
 
 impl Authorities {
+    /// Nobody any more.
+    pub fn clear(&self) {
+        *self.0.write() = None;
+    }
+
     /// Takes those of a PEM bundle in place of all before.
     pub fn set(&self, pem: &str) -> Result<(), String> {
         let mut roots = RootCertStore::empty();
@@ -79,7 +84,7 @@ pub fn acceptor(
         None => self_signed(host).map_err(|error| failed(error.to_string()))?,
     };
     let provider = provider();
-    let ask = Ask(provider.signature_verification_algorithms);
+    let ask = AskForCertificate::new(&provider, Vec::new());
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(error.to_string()))?
@@ -103,49 +108,4 @@ fn self_signed(host: &str) -> Result<Certificate, rcgen::Error> {
     let certificate = params.self_signed(&key)?;
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     Ok((vec![certificate.der().clone()], key))
-}
-
-/// Asks every client for a certificate and checks only that the client holds its key.
-#[derive(Debug)]
-struct Ask(WebPkiSupportedAlgorithms);
-
-impl ClientCertVerifier for Ask {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }

@@ -2,50 +2,23 @@
 //! bearer tokens, then the API server's verdict on the `nodes` subresource that
 //! the path stands for. The API server itself needs no verdict.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use client::Client;
-use client::options::WriteOptions;
+use client::delegation::{Caller, Delegation, Holds, bearer};
 use http::{Method, Request, Response, StatusCode};
-use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
-use serde_json::{Value, json};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use serde_json::json;
 
 /// Groups that may do everything: the API server's client and cluster administrators.
 const MASTERS: [&str; 2] = ["system:masters", "kubeadm:cluster-admins"];
-/// How long verdicts hold (upstream's webhook `cacheAuthorizedTTL`, `cacheUnauthorizedTTL`).
-const ALLOWED_TTL: Duration = Duration::from_secs(300);
-const DENIED_TTL: Duration = Duration::from_secs(30);
-/// Verdicts that are kept; beyond that all are forgotten.
-const MAX_VERDICTS: usize = 1024;
-
-/// An authenticated caller.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Caller {
-    /// CN of the certificate, or the token's user.
-    pub name: String,
-    /// Its groups.
-    pub groups: Vec<String>,
-}
-
-impl Caller {
-    /// Whom a verified client certificate names.
-    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-        let subject = certificate.subject();
-        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-        let groups = subject
-            .iter_organization()
-            .filter_map(|group| group.as_str().ok());
-        Some(Self {
-            name,
-            groups: groups.map(str::to_owned).collect(),
-        })
-    }
-}
+/// How long answers hold (upstream's webhook `cacheTTL`, `cacheAuthorizedTTL`, `cacheUnauthorizedTTL`).
+const HOLDS: Holds = Holds {
+    tokens: Duration::from_secs(120),
+    allowed: Duration::from_secs(300),
+    denied: Duration::from_secs(30),
+};
 
 /// A request that is not answered.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,18 +45,16 @@ impl Refusal {
 
 /// Checks callers.
 pub struct Authorizer {
-    client: Client,
+    delegation: Delegation,
     node_name: String,
-    verdicts: Mutex<HashMap<(Caller, &'static str, &'static str), (Instant, bool)>>,
 }
 
 impl Authorizer {
     /// Asks with `client` about the node `node_name`.
     pub fn new(client: Client, node_name: String) -> Self {
         Self {
-            client,
+            delegation: Delegation::new(Some(client.clone()), Some(client), HOLDS),
             node_name,
-            verdicts: Mutex::default(),
         }
     }
 
@@ -91,25 +62,24 @@ impl Authorizer {
     /// connection's certificate names.
     pub async fn check<B>(
         &self,
-        caller: Option<Caller>,
+        caller: Option<Arc<Caller>>,
         request: &Request<B>,
     ) -> Result<(), Refusal> {
-        let caller = match caller {
-            Some(caller) => caller,
-            None => self
-                .of_token(request)
-                .await
-                .ok_or_else(Refusal::unauthorized)?,
+        let caller = match (caller, bearer(request.headers())) {
+            (Some(caller), _) => Some(caller),
+            (None, Some(token)) => self.delegation.of_token(token).await,
+            (None, None) => None,
         };
-        if caller
-            .groups
-            .iter()
-            .any(|group| MASTERS.contains(&group.as_str()))
-        {
+        let caller = caller.ok_or_else(Refusal::unauthorized)?;
+        if caller.is_in(&MASTERS) {
             return Ok(());
         }
         let (verb, subresource) = (verb(request.method()), subresource(request.uri().path()));
-        if self.may(&caller, verb, subresource).await {
+        let wish = json!({"resourceAttributes": {
+            "verb": verb, "version": "v1", "resource": "nodes",
+            "subresource": subresource, "name": self.node_name,
+        }});
+        if self.delegation.may(&caller, &wish).await {
             return Ok(());
         }
         Err(Refusal {
@@ -119,80 +89,6 @@ impl Authorizer {
                 caller.name
             ),
         })
-    }
-
-    async fn of_token<B>(&self, request: &Request<B>) -> Option<Caller> {
-        let header = request
-            .headers()
-            .get(http::header::AUTHORIZATION)?
-            .to_str()
-            .ok()?;
-        let token = header.strip_prefix("Bearer ")?.trim();
-        let review = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
-        });
-        let options = WriteOptions::default();
-        let answer = self
-            .client
-            .create(&api::r::TOKENREVIEWS, "", &review, &options)
-            .await;
-        let answer: Value = answer.ok()?;
-        let status = &answer["status"];
-        if status["authenticated"] != true {
-            return None;
-        }
-        let groups = status["user"]["groups"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        Some(Caller {
-            name: status["user"]["username"].as_str()?.to_owned(),
-            groups: groups
-                .iter()
-                .filter_map(|group| group.as_str().map(str::to_owned))
-                .collect(),
-        })
-    }
-
-    async fn may(&self, caller: &Caller, verb: &'static str, subresource: &'static str) -> bool {
-        let key = (caller.clone(), verb, subresource);
-        let known = self.verdicts.lock().get(&key).copied();
-        if let Some((at, allowed)) = known {
-            if at.elapsed() < if allowed { ALLOWED_TTL } else { DENIED_TTL } {
-                return allowed;
-            }
-        }
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": caller.name,
-                "groups": caller.groups,
-                "resourceAttributes": {
-                    "verb": verb, "version": "v1", "resource": "nodes",
-                    "subresource": subresource, "name": self.node_name,
-                },
-            },
-        });
-        let options = WriteOptions::default();
-        let answer = self
-            .client
-            .create(&api::r::SUBJECTACCESSREVIEWS, "", &review, &options)
-            .await;
-        let answer: Value = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                tracing::warn!(%error, "cannot ask whether a caller is allowed");
-                return false;
-            }
-        };
-        let allowed = answer["status"]["allowed"] == true;
-        let mut verdicts = self.verdicts.lock();
-        if verdicts.len() >= MAX_VERDICTS {
-            verdicts.clear();
-        }
-        verdicts.insert(key, (Instant::now(), allowed));
-        allowed
     }
 }
 

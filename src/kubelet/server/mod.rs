@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use client::Client;
+use client::delegation::Caller;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -201,7 +202,8 @@ async fn connection(
     let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
     let Ok(Ok(stream)) = accepted else { return };
     let certificates = stream.get_ref().1.peer_certificates();
-    let caller = certificates.and_then(|chain| auth::Caller::of_certificate(chain.first()?));
+    let caller = certificates.and_then(|chain| Caller::of_certificate(chain.first()?));
+    let caller = caller.map(Arc::new);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (backend, authorizer, caller) = (backend.clone(), authorizer.clone(), caller.clone());
         async move {
@@ -220,7 +222,7 @@ async fn connection(
 async fn answer(
     backend: &Arc<Backend>,
     authorizer: &auth::Authorizer,
-    caller: Option<auth::Caller>,
+    caller: Option<Arc<Caller>>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     match authorizer.check(caller, &request).await {

@@ -61,6 +61,7 @@ impl SecureFlags {
             authorization: client(authorization_kubeconfig.as_deref())?,
             client_ca: client_ca_file,
             always_allowed: authorization_always_allow_paths,
+            flags: crate::flags::given(),
         }))
     }
 }
