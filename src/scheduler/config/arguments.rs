@@ -129,7 +129,7 @@ pub(super) fn apply(name: &str, value: Value, args: &mut PluginArgs) -> Result<(
             let read: VolumeBindingArgs = read(value)?;
             if let Some(seconds) = read.bind_timeout_seconds {
                 let seconds = u64::try_from(seconds).map_err(|_| {
-                    format!("bindTimeoutSeconds: {seconds}: must be greater than or equal to 0")
+                    format!("args.bindTimeoutSeconds: Invalid value: {seconds}: invalid BindTimeoutSeconds, should not be a negative value")
                 })?;
                 args.volume_bind_timeout = Duration::from_secs(seconds);
             }
@@ -151,7 +151,12 @@ fn read<T: DeserializeOwned + Default>(mut value: Value) -> Result<T, String> {
         object.remove("apiVersion");
         object.remove("kind");
     }
-    serde_json::from_value(value).map_err(|error| format!("args: strict decoding error: {error}"))
+    serde_json::from_value(value).map_err(|error| {
+        format!(
+            "args: strict decoding error: {}",
+            super::file::strict(&error)
+        )
+    })
 }
 
 fn devices(read: DynamicResourcesArgs, args: &mut PluginArgs) -> Result<(), String> {
@@ -187,7 +192,7 @@ fn within(field: &str, number: i64, least: i64, most: i64) -> Result<i64, String
         return Ok(number);
     }
     Err(format!(
-        "args.{field}: {number}: not in valid range [{least}-{most}]"
+        "args.{field}: Invalid value: {number}: not in valid range [{least}-{most}]"
     ))
 }
 
@@ -291,12 +296,14 @@ fn spread(read: PodTopologySpreadArgs, args: &mut PluginArgs) -> Result<(), Stri
         let field = format!("args.defaultConstraints[{index}]");
         if one.max_skew <= 0 {
             return Err(format!(
-                "{field}.maxSkew: {}: not in valid range (0, inf)",
+                "{field}.maxSkew: Invalid value: {}: not in valid range (0, inf)",
                 one.max_skew
             ));
         }
         if one.topology_key.is_empty() {
-            return Err(format!("{field}.topologyKey: can not be empty"));
+            return Err(format!(
+                "{field}.topologyKey: Required value: can not be empty"
+            ));
         }
         let is_hard = match one.when_unsatisfiable.as_str() {
             "DoNotSchedule" => true,
@@ -322,17 +329,21 @@ fn spread(read: PodTopologySpreadArgs, args: &mut PluginArgs) -> Result<(), Stri
 }
 
 fn preemption(read: DefaultPreemptionArgs, args: &mut PluginArgs) -> Result<(), String> {
-    let number = |field: &str, number: i64, most: i64| {
-        within(field, number, 0, most).map(|number| usize::try_from(number).unwrap_or(0))
+    let number = |field: &str, number: i64, most: Option<i64>| {
+        let fits = number >= 0 && most.is_none_or(|most| number <= most);
+        let range = most.map_or("inf)".into(), |most| format!("{most}]"));
+        let number = usize::try_from(number).ok().filter(|_| fits).ok_or(number);
+        number.map_err(|number| {
+            format!("args.{field}: Invalid value: {number}: not in valid range [0, {range}")
+        })
     };
     let into = &mut args.preemption;
     if let Some(percentage) = read.min_candidate_nodes_percentage {
         into.min_candidate_nodes_percentage =
-            number("minCandidateNodesPercentage", percentage, 100)?;
+            number("minCandidateNodesPercentage", percentage, Some(100))?;
     }
     if let Some(absolute) = read.min_candidate_nodes_absolute {
-        into.min_candidate_nodes_absolute =
-            number("minCandidateNodesAbsolute", absolute, i64::MAX)?;
+        into.min_candidate_nodes_absolute = number("minCandidateNodesAbsolute", absolute, None)?;
     }
     if into.min_candidate_nodes_percentage == 0 && into.min_candidate_nodes_absolute == 0 {
         return Err("args: cannot set both minCandidateNodesPercentage and minCandidateNodesAbsolute to zero".into());

@@ -137,12 +137,12 @@ pub fn load(text: &str) -> Result<Loaded, ConfigError> {
         return Err(ConfigError::Kind { kind, version });
     }
     let file: File =
-        serde_json::from_value(value).map_err(|error| ConfigError::Fields(error.to_string()))?;
+        serde_json::from_value(value).map_err(|error| ConfigError::Fields(strict(&error)))?;
     debug_assert!(file.api_version == API_VERSION && file.kind == KIND);
-    if file.parallelism.is_some_and(|number| number <= 0) {
+    if let Some(number) = file.parallelism.filter(|number| *number <= 0) {
         return Err(ConfigError::invalid(
             "parallelism",
-            "should be an integer value greater than zero",
+            format!("Invalid value: {number}: should be an integer value greater than zero"),
         ));
     }
     check_extenders(&file.extenders)?;
@@ -157,11 +157,14 @@ pub fn load(text: &str) -> Result<Loaded, ConfigError> {
     if initial.is_zero() {
         return Err(ConfigError::invalid(
             "podInitialBackoffSeconds",
-            "must be greater than 0",
+            "Invalid value: 0: must be greater than 0",
         ));
     }
     if max < initial {
-        let problem = "must be greater than or equal to PodInitialBackoffSeconds";
+        let problem = format!(
+            "Invalid value: {}: must be greater than or equal to PodInitialBackoffSeconds",
+            max.as_secs()
+        );
         return Err(ConfigError::invalid("podMaxBackoffSeconds", problem));
     }
     let mut config = leader(file.leader_election, defaults)?;
@@ -199,7 +202,7 @@ fn check_extenders(extenders: &[ExtenderConfig]) -> Result<(), ConfigError> {
         let field = |name: &str| format!("extenders[{index}].{name}");
         if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
             let problem = format!(
-                "{}: must have a positive weight applied to it",
+                "Invalid value: {}: must have a positive weight applied to it",
                 extender.weight
             );
             return Err(ConfigError::invalid(field("weight"), problem));
@@ -323,8 +326,15 @@ fn profiles(raw: Vec<RawProfile>) -> Result<Vec<Profile>, ConfigError> {
                     format!("Duplicate value: {:?}", config.name),
                 ));
             }
-            arguments::apply(&config.name, config.args, &mut profile.args)
-                .map_err(|problem| ConfigError::invalid(field, problem))?;
+            arguments::apply(&config.name, config.args, &mut profile.args).map_err(|problem| {
+                match problem.strip_prefix("args") {
+                    Some(problem) if problem.starts_with('.') => {
+                        let (path, why) = problem.split_once(": ").unwrap_or((problem, ""));
+                        ConfigError::invalid(format!("{field}.args{path}"), why)
+                    }
+                    _ => ConfigError::invalid(field, problem),
+                }
+            })?;
         }
         let field = format!("{field}.percentageOfNodesToScore");
         profile.percentage_of_nodes_to_score =
@@ -334,14 +344,25 @@ fn profiles(raw: Vec<RawProfile>) -> Result<Vec<Profile>, ConfigError> {
     Ok(profiles)
 }
 
+/// An unknown field as sigs.k8s.io/yaml tells it, without its path.
+pub(super) fn strict(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let field = text.strip_prefix("unknown field `");
+    let field = field.and_then(|rest| rest.split_once('`'));
+    field.map_or(text.clone(), |(name, _)| format!("unknown field {name:?}"))
+}
+
 fn percentage(field: &str, number: Option<i64>) -> Result<Option<usize>, ConfigError> {
     let Some(number) = number else {
         return Ok(None);
     };
     let valid = usize::try_from(number).ok().filter(|number| *number <= 100);
-    valid
-        .map(Some)
-        .ok_or_else(|| ConfigError::invalid(field, format!("{number}: not in valid range [0-100]")))
+    valid.map(Some).ok_or_else(|| {
+        ConfigError::invalid(
+            field,
+            format!("Invalid value: {number}: not in valid range [0-100]"),
+        )
+    })
 }
 
 fn seconds(number: Option<i64>) -> Option<Duration> {
@@ -477,15 +498,15 @@ extenders:
         let plugins =
             |point: &str, what: &str| format!("profiles: [{{plugins: {{{point}: {what}}}}}]");
         for (rest, part) in [
-            ("parallelism: 0".into(), "parallelism: should be an integer value greater than zero"),
-            ("percentageOfNodesToScore: 101".into(), "percentageOfNodesToScore: 101: not in valid range [0-100]"),
-            ("podInitialBackoffSeconds: 0".into(), "podInitialBackoffSeconds: must be greater than 0"),
-            ("podInitialBackoffSeconds: 60".into(), "podMaxBackoffSeconds: must be greater than or equal"),
+            ("parallelism: 0".into(), "parallelism: Invalid value: 0: should be an integer value greater than zero"),
+            ("percentageOfNodesToScore: 101".into(), "percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]"),
+            ("podInitialBackoffSeconds: 0".into(), "podInitialBackoffSeconds: Invalid value: 0: must be greater than 0"),
+            ("podInitialBackoffSeconds: 60".into(), "podMaxBackoffSeconds: Invalid value: 10: must be greater than or equal"),
             ("leaderElection: {leaseDuration: 5s}".into(), "LeaseDuration must be greater than RenewDeadline"),
-            ("nonsense: 1".into(), "strict decoding error: unknown field `nonsense`"),
+            ("nonsense: 1".into(), "strict decoding error: unknown field \"nonsense\""),
             (
                 "extenders: [{urlPrefix: http://x, prioritizeVerb: p}]".into(),
-                "extenders[0].weight: 0: must have a positive weight applied to it",
+                "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
             ),
             (
                 "extenders: [{urlPrefix: http://x, bindVerb: b}, {urlPrefix: http://y, bindVerb: b}]".into(),
@@ -499,7 +520,7 @@ extenders:
             (plugins("bind", "{disabled: [{name: DefaultBinder}]}"), "at least one bind plugin is needed"),
             (
                 "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]}]".into(),
-                "hardPodAffinityWeight: 101: not in valid range [0-100]",
+                "profiles[0].pluginConfig[0].args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0-100]",
             ),
             (
                 "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: Odd}}}]}]".into(),
