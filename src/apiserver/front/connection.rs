@@ -73,7 +73,6 @@ pub struct Acceptor {
 impl Acceptor {
     /// Accepts until the server drains.
     pub async fn run(self, listener: TcpListener) -> io::Result<()> {
-        set_options(&listener)?;
         let draining = self.front.draining.clone();
         loop {
             let permit = tokio::select! {
@@ -86,6 +85,10 @@ impl Acceptor {
             };
             match accepted {
                 Ok((stream, address)) => {
+                    if let Err(error) = set_options(&stream) {
+                        tracing::debug!(%error, "A connection ended before it was accepted");
+                        continue;
+                    }
                     let acceptor = self.clone();
                     let connection = acceptor.connection(stream, address.ip(), permit);
                     self.tasks.spawn(connection);
@@ -254,13 +257,13 @@ fn is_peers_fault(error: &io::Error) -> bool {
     )
 }
 
-/// Accepted sockets inherit these from the listener.
-fn set_options(listener: &TcpListener) -> io::Result<()> {
-    setsockopt(listener, sockopt::TcpNoDelay, &true)?;
-    setsockopt(listener, sockopt::KeepAlive, &true)?;
-    setsockopt(listener, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_SECONDS)?;
+/// On each connection: one that was made before the first `accept` would not inherit what the listener is told then.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    setsockopt(stream, sockopt::TcpNoDelay, &true)?;
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_SECONDS)?;
     setsockopt(
-        listener,
+        stream,
         sockopt::TcpKeepInterval,
         &KEEP_ALIVE_INTERVAL_SECONDS,
     )?;
