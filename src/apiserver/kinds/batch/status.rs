@@ -174,7 +174,10 @@ fn times(new: &Value, old: &Value, status: &Node<'_, '_>, errors: &mut ErrorList
         end.invalid(errors, "completionTime cannot be mutated");
     }
     let was_start = at(old, &["status", "startTime"]);
-    if !was_start.is_null() && was_start != start.value && !flag(new, &["spec", "suspend"]) {
+    // A job that is resumed is counted anew.
+    let resumed = was.is("Suspended") && !is.is("Suspended");
+    let running = !flag(new, &["spec", "suspend"]) && !resumed;
+    if !was_start.is_null() && was_start != start.value && running {
         if start.is_set() {
             start.required(errors, "startTime cannot be updated for unsuspended job");
         } else {
@@ -355,6 +358,19 @@ mod tests {
         ] {
             assert!(texts.contains(text), "{texts}");
         }
+    }
+
+    #[test]
+    fn a_job_starts_anew_only_when_it_is_resumed() {
+        let at = |minute: u32, suspended: &str| {
+            job(json!({"startTime": format!("2020-01-01T00:0{minute}:00Z"),
+                "conditions": [{"type": "Suspended", "status": suspended}]}))
+        };
+        check(validate(&at(2, "False"), &at(1, "True")), &[]);
+        let moved =
+            "status.startTime: Required value: startTime cannot be updated for unsuspended job";
+        check(validate(&at(2, "False"), &at(1, "False")), &[moved]);
+        check(validate(&at(2, "True"), &at(1, "True")), &[moved]);
     }
 
     #[test]

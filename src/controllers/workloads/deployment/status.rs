@@ -94,8 +94,9 @@ fn progress(
         return None;
     }
     found(sets, new, done, status, now);
-    let subject = match new {
-        Some(new) => format!("ReplicaSet {:?}", sets[new].metadata.name),
+    let new = new.map(|new| &sets[new].metadata.name);
+    let subject = match new.or(done.created.as_ref()) {
+        Some(name) => format!("ReplicaSet {name:?}"),
         None => format!("Deployment {:?}", deployment.metadata.name),
     };
     let reason = reason_of(&status.conditions);
@@ -331,6 +332,22 @@ mod tests {
             expected
         );
         status
+    }
+
+    #[test]
+    fn a_rollout_of_no_pods_is_complete_at_once_and_names_the_set_it_made() {
+        let mut web = deployment(json!({}));
+        web.spec.replicas = Some(0);
+        let done = Done {
+            created: Some("web-1".into()),
+            ..Done::default()
+        };
+        let (status, _) = status(&web, &[], &done, now());
+        let progressing = status.conditions.iter().find(|one| one.is("Progressing"));
+        assert_eq!(
+            progressing.unwrap().condition.message,
+            r#"ReplicaSet "web-1" has successfully progressed."#
+        );
     }
 
     #[test]
