@@ -11,6 +11,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_groups;
+mod pod_resize;
 mod pod_security;
 mod policies;
 mod priority;
@@ -20,6 +21,7 @@ pub mod series;
 mod service_account;
 mod storage;
 mod tolerations;
+mod topology_labels;
 mod webhooks;
 
 use std::time::Instant;
@@ -124,9 +126,11 @@ pub static ADMISSION: &[(&dyn Plugin, bool)] = &[
     (&certificates::ClusterTrustBundleAttest, true),
     (&certificates::CertificateSubjectRestriction, true),
     (&classes::DefaultIngressClass, true),
+    (&topology_labels::PodTopologyLabels, true),
     (&pod_groups::PodGroupWorkloadExists, true),
     (&escalation::Escalation, true),
     (&declared_features::NodeDeclaredFeatureValidator, true),
+    (&pod_resize::PodResizeValidator, true),
     (&policies::MutatingAdmissionPolicy, true),
     (&webhooks::MutatingAdmissionWebhook, true),
     (&policies::ValidatingAdmissionPolicy, true),

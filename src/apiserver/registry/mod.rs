@@ -298,16 +298,27 @@ impl Registry {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, Status> {
+        let entry = self.stored_entry(group, plural, namespace, name).await?;
+        entry.map(|entry| codec::entry_value(&entry)).transpose()
+    }
+
+    /// The same, as the cache has it: cheap where labels or fields are enough.
+    pub(crate) async fn stored_entry(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Entry>>, Status> {
         let Some(kind) = self.kind(group, plural) else {
             return Ok(None);
         };
         let cache = kind.cache(self);
         let key = kind.key(namespace, name);
-        let entry = match cache.get(&key) {
+        Ok(match cache.get(&key) {
             Some(entry) => Some(entry),
             None => cache.read(&key).await.map_err(errors::read)?.0,
-        };
-        entry.map(|entry| codec::entry_value(&entry)).transpose()
+        })
     }
 
     /// A key of the store as it is.

@@ -16,6 +16,7 @@ use apimachinery::quantity::Quantity;
 use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 
+pub(super) use self::usage::pod_requests;
 use self::usage::{Amounts, Evaluator};
 use super::{Attributes, Operation, Plugin};
 use crate::kinds::tree::{at, items, object_mut, text};

@@ -247,6 +247,11 @@ fn at_least(sum: &mut Amounts, other: Amounts) {
     }
 }
 
+/// All that a pod asks for.
+pub fn pod_requests(pod: &Value) -> Amounts {
+    total(pod, "requests")
+}
+
 /// `PodRequests`, `PodLimits`: containers and sidecars at once, init containers one after the other, whichever is more;
 /// a pod's own word counts before its containers'.
 fn total(pod: &Value, field: &str) -> Amounts {

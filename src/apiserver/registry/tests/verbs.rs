@@ -622,7 +622,12 @@ async fn what_a_cluster_cannot_be_without_is_made_again_when_it_is_deleted() {
 #[tokio::test]
 async fn a_pod_is_bound_once_and_deleted_gracefully() {
     let server = Harness::start().await;
-    server.post(PODS, &pod("a")).await.expect(201);
+    let mut made = pod("a");
+    made["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "wrong", "app": "a"});
+    server.post(PODS, &made).await.expect(201);
+    let labels = json!({"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "other": "x"});
+    let node = json!({"metadata": {"name": "n1", "labels": labels}});
+    server.post("/api/v1/nodes", &node).await.expect(201);
     let binding = json!({"target": {"kind": "Node", "name": "n1"}});
     let path = format!("{PODS}/a/binding");
     let status = server.post(&path, &binding).await.expect(201);
@@ -632,6 +637,10 @@ async fn a_pod_is_bound_once_and_deleted_gracefully() {
     );
     let bound = server.get(&format!("{PODS}/a")).await.expect(200);
     assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(
+        bound["metadata"]["labels"],
+        json!({"topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "app": "a"})
+    );
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
     assert_eq!(
         server.post(&path, &binding).await.message(409),

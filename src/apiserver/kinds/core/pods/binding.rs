@@ -74,10 +74,9 @@ fn assign(pod: &mut Value, name: &str, binding: &Value) -> Result<(), Status> {
     {
         meta::set_annotation(pod, key, value.as_str().unwrap_or(""));
     }
+    // As a webhook or PodTopologyLabels has them, whatever the pod says.
     for (key, value) in map(binding, &["metadata", "labels"]).into_iter().flatten() {
-        if meta::label(pod, key).is_none() {
-            meta::set_label(pod, key, value.as_str().unwrap_or(""));
-        }
+        meta::set_label(pod, key, value.as_str().unwrap_or(""));
     }
     object_mut(pod, &["status"]).remove("nominatedNodeName");
     scheduled(pod);
