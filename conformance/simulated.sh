@@ -12,7 +12,7 @@ cat >"$work/nodes.yaml" <<'EOF'
 nodes:
 - {prefix: node, count: 3}
 rules:
-- {name: unending, match: {labels: 'ends=never'}}
+- {name: unending, match: {labels: 'ends=never'}, finish: {after: 1h}}
 EOF
 background nodes "$skiff" simulate --config "$work/nodes.yaml" --kubeconfig "$KUBECONFIG"
 at_end+=(nodes)
@@ -82,7 +82,7 @@ spec:
     metadata: {labels: {app: old}}
     spec: {containers: [{name: c, image: nginx}]}'
 run kubectl expose replicationcontroller old --name=of-controller --port=80
-for of in deployment:2 service:2 replicaset:2 pod:1 controller:1; do
+for of in deployment:2 service:2 replicaset:2 pod:2 controller:1; do
     eventually 20 kubectl get endpointslices -l "kubernetes.io/service-name=of-${of%:*}" -o 'jsonpath={.items[*].endpoints[*].conditions.ready}'
     until_shows "^true$([ "${of#*:}" = 1 ] || echo ' true')$"
 done

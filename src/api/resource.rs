@@ -63,6 +63,13 @@ pub struct Subresource {
     pub schema: &'static Message,
 }
 
+impl Subresource {
+    /// `v1`, or `authentication.k8s.io/v1`.
+    pub fn api_version(&self) -> String {
+        apimachinery::meta::join_group_version(self.group, self.version)
+    }
+}
+
 /// One column of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {

@@ -27,6 +27,7 @@ mod webhooks;
 use std::time::Instant;
 
 use api::Resource;
+use api::resource::Subresource;
 use apimachinery::{Status, Value};
 use async_trait::async_trait;
 
@@ -77,6 +78,14 @@ impl Attributes<'_> {
             name => name,
         };
         Status::forbidden(self.resource.group, self.resource.plural, name, why)
+    }
+
+    /// What is posted to a subresource is of the subresource's kind: a `Binding`, not a `Pod`.
+    pub fn posted(&self) -> Option<&'static Subresource> {
+        match self.operation {
+            Operation::Create => self.resource.subresource(self.subresource),
+            _ => None,
+        }
     }
 
     pub fn options(&self) -> &AdmissionOptions {

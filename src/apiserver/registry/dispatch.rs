@@ -16,6 +16,7 @@ use super::output::{self, Format};
 use super::strategy::Change;
 use super::write::{Current, Next, Preconditions, Write};
 use super::{Registry, errors, scale};
+use crate::admission::{self, Attributes, Operation};
 use crate::body::Body;
 use crate::request::{RequestContext, Verb};
 use crate::streaming::Streaming;
@@ -358,13 +359,27 @@ impl Call<'_> {
             kind: sub.kind,
             message: sub.schema,
         };
-        let object = codec::decode_body(
+        let mut object = codec::decode_body(
             expected,
             self.media()?,
             body,
             options.field_validation,
             &self.context.warnings,
         )?;
+        let attributes = Attributes {
+            registry: self.registry,
+            request: self.context,
+            resource: self.kind.storage,
+            subresource: name,
+            operation: Operation::Create,
+            namespace: self.namespace(),
+            name: self.name(),
+            old: None,
+            dry_run: options.dry_run,
+            reinvocation: Default::default(),
+        };
+        admission::admit(&attributes, &mut object).await?;
+        admission::validate(&attributes, Some(&object)).await?;
         let change = Change {
             registry: self.registry,
             request: self.context,

@@ -21,8 +21,13 @@ pub struct Answer {
     result: Value,
 }
 
-fn group_kind(resource: &Resource) -> Value {
-    json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
+fn group_kind(attributes: &Attributes<'_>, resource: &Resource) -> Value {
+    match attributes.posted() {
+        Some(sub) => json!({"group": sub.group, "version": sub.version, "kind": sub.kind}),
+        None => {
+            json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
+        }
+    }
 }
 
 fn group_resource(resource: &Resource) -> Value {
@@ -36,6 +41,10 @@ pub fn in_version(
     resource: &'static Resource,
 ) -> Value {
     let mut object = object.clone();
+    if let Some(posted) = attributes.posted() {
+        meta::set_type(&mut object, &posted.api_version(), posted.kind);
+        return object;
+    }
     if let Some(kind) = attributes
         .registry
         .kind(attributes.resource.group, attributes.resource.plural)
@@ -82,9 +91,9 @@ pub fn question(
     };
     let mut request = json!({
         "uid": uuid::Uuid::new_v4().to_string(),
-        "kind": group_kind(asked.resource),
+        "kind": group_kind(attributes, asked.resource),
         "resource": group_resource(asked.resource),
-        "requestKind": group_kind(asked.requested),
+        "requestKind": group_kind(attributes, asked.requested),
         "requestResource": group_resource(asked.requested),
         "operation": operation_name(attributes.operation),
         "userInfo": info,
@@ -205,6 +214,10 @@ pub fn settled(
     asked: &Asked,
     mut changed: Value,
 ) -> Result<Value, String> {
+    if let Some(posted) = attributes.posted() {
+        schema::conform(&mut changed, posted.schema)?;
+        return Ok(changed);
+    }
     let message = asked.resource.schema;
     if crate::crd::is_custom(message) {
         schema::prune(&mut changed, message);

@@ -8,7 +8,6 @@ use apimachinery::{Status, Value, meta, time};
 use async_trait::async_trait;
 use serde_json::json;
 
-use crate::admission::{self, Attributes, Operation};
 use crate::authn::token::{Grant, Ref, TokenError};
 use crate::kinds::tree::{int, text};
 use crate::registry::options::WriteOptions;
@@ -57,20 +56,6 @@ async fn token(change: &Change<'_>, name: &str, mut request: Value) -> Result<Va
         .stored_value("", "serviceaccounts", change.namespace, name)
         .await?
         .ok_or_else(|| Status::not_found("", "serviceaccounts", name))?;
-    let admission = Attributes {
-        registry,
-        request: change.request,
-        resource: change.resource,
-        subresource: change.subresource,
-        operation: Operation::Create,
-        namespace: change.namespace,
-        name,
-        old: None,
-        dry_run: change.dry_run,
-        reinvocation: Default::default(),
-    };
-    admission::admit(&admission, &mut request).await?;
-    admission::validate(&admission, Some(&request)).await?;
     let mut grant = Grant {
         namespace: change.namespace.to_owned(),
         service_account: reference(&account),

@@ -30,6 +30,14 @@ fn review(question: &Value) -> Value {
     let request = &question["request"];
     let denied = request["object"]["metadata"]["labels"]["deny"] == "yes";
     let patch = json!([{"op": "add", "path": "/data", "value": {"by": request["userInfo"]["username"], "version": request["kind"]["version"]}}]);
+    // A binding tells its pod what it was asked about.
+    let patch = match request["subResource"].as_str() {
+        Some(sub) => {
+            let label = format!("{}.{sub}", request["kind"]["kind"].as_str().unwrap_or(""));
+            json!([{"op": "add", "path": "/metadata/labels", "value": {"asked": label}}])
+        }
+        None => patch,
+    };
     let mut response = json!({"uid": request["uid"], "allowed": !denied, "warnings": ["seen"]});
     if denied {
         response["status"] = json!({"message": "labelled so", "code": 403, "reason": "Forbidden"});
@@ -83,7 +91,7 @@ fn configuration(kind: &str, hook: &Hook) -> Value {
     json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "c"}, "webhooks": [{
         "name": "a.example.com", "clientConfig": {"url": hook.url, "caBundle": hook.ca}, "sideEffects": "None",
         "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "objectSelector": {"matchExpressions": [{"key": "skip", "operator": "DoesNotExist"}]},
-        "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}]})
+        "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps", "pods/binding"]}]}]})
 }
 
 /// Creates maps until the hook is seen to act on one.
@@ -119,6 +127,19 @@ async fn a_mutating_hook_changes_and_refuses() {
     let map = json!({"metadata": {"name": "skipped", "labels": {"deny": "yes", "skip": "x"}}});
     let kept = server.post(MAPS, &map).await.expect(201);
     assert!(kept.get("data").is_none());
+    let pods = "/api/v1/namespaces/test/pods";
+    let containers = json!([{"name": "c", "image": "i"}]);
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": containers}});
+    server.post(pods, &pod).await.expect(201);
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}});
+    let bound = server.post(&format!("{pods}/a/binding"), &binding).await;
+    bound.expect(201);
+    let pod = server.get(&format!("{pods}/a")).await.expect(200);
+    assert_eq!(
+        pod["metadata"]["labels"],
+        json!({"asked": "Binding.binding"})
+    );
+    assert_eq!(pod["spec"]["nodeName"], "n");
 }
 
 #[tokio::test]
