@@ -31,18 +31,14 @@ impl Plugin for NodeDeclaredFeatureValidator {
         let (Some(new), Some(old)) = (pod, attributes.old) else {
             return Ok(());
         };
-        let name = text(new, &["spec", "nodeName"]);
-        if name.is_empty() || meta::generation(new) == meta::generation(old) {
-            return Ok(());
-        }
         let needed = needed(new, old);
         if needed.is_empty() {
             return Ok(());
         }
-        let node = attributes.registry.stored_value("", "nodes", "", name);
-        let Some(node) = node.await? else {
-            return Err(attributes.forbidden(&format!("node {name:?} not found")));
+        let Some(node) = node_of_changed(attributes, new, old).await? else {
+            return Ok(());
         };
+        let name = meta::name(&node);
         let declared = items(&node, &["status", "declaredFeatures"]);
         let is_missing = |one: &&str| !declared.iter().any(|declared| declared == one);
         let missing: Vec<&str> = needed.into_iter().filter(is_missing).collect();
@@ -53,6 +49,26 @@ impl Plugin for NodeDeclaredFeatureValidator {
             "pod update requires features {} which are not available on node {name:?}",
             missing.join(", ")
         )))
+    }
+}
+
+/// The node of a pod whose spec is changed; `None` for a pod that has no node yet, and where nothing is changed.
+///
+/// # Errors
+/// 403 when the node is not there.
+pub async fn node_of_changed(
+    attributes: &Attributes<'_>,
+    new: &Value,
+    old: &Value,
+) -> Result<Option<Value>, Status> {
+    let name = text(new, &["spec", "nodeName"]);
+    if name.is_empty() || meta::generation(new) == meta::generation(old) {
+        return Ok(None);
+    }
+    let node = attributes.registry.stored_value("", "nodes", "", name);
+    match node.await? {
+        Some(node) => Ok(Some(node)),
+        None => Err(attributes.forbidden(&format!("node {name:?} not found"))),
     }
 }
 

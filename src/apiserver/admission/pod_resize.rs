@@ -5,6 +5,7 @@ use apimachinery::status::Cause;
 use apimachinery::{Status, Value, meta};
 use async_trait::async_trait;
 
+use super::declared_features::node_of_changed;
 use super::quota::pod_requests;
 use super::{Attributes, Operation, Plugin};
 use crate::kinds::tree::text;
@@ -32,13 +33,8 @@ impl Plugin for PodResizeValidator {
         let (Some(new), Some(old)) = (pod, attributes.old) else {
             return Ok(());
         };
-        let name = text(new, &["spec", "nodeName"]);
-        if name.is_empty() || meta::generation(new) == meta::generation(old) {
+        let Some(node) = node_of_changed(attributes, new, old).await? else {
             return Ok(());
-        }
-        let node = attributes.registry.stored_value("", "nodes", "", name);
-        let Some(node) = node.await? else {
-            return Err(attributes.forbidden(&format!("node {name:?} not found")));
         };
         match refusal(new, &node) {
             None => Ok(()),
