@@ -9,7 +9,7 @@ prints 'pod/idle condition met'
 run kubectl wait --for=condition=PodScheduled=False pod/idle --timeout=10s
 prints 'pod/idle condition met'
 fails 1 kubectl wait --for=condition=Ready pod/idle --timeout=1s
-prints 'error: timed out waiting for the condition on pods/idle'
+shows '^error: timed out waiting for the condition on pods/idle$'
 run kubectl wait --for=create configmap/map --timeout=2s
 prints 'configmap/map condition met'
 background created "$kubectl" wait --for=create configmap/later --timeout=10s
@@ -19,7 +19,7 @@ in_background created 10 '^configmap/later condition met$'
 run kubectl wait --for=delete configmap/nope --timeout=2s
 prints
 fails 1 kubectl wait --for=delete configmap/map --timeout=1s
-prints 'error: timed out waiting for the condition on configmaps/map'
+shows '^error: timed out waiting for the condition on configmaps/map$'
 background deleted "$kubectl" wait --for=delete configmap/map --timeout=10s
 sleep 0.5
 run kubectl delete configmap map
