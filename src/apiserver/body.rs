@@ -135,9 +135,17 @@ impl Body {
 
 /// Reads on, so that a client that sends all before it reads anything gets its answer and not a broken connection.
 async fn discard(body: &mut Body) {
+    read_off(body, DISCARD_BYTES, DISCARD_TIME).await;
+}
+
+/// Reads and drops what comes of a body, until so many bytes came or so much time went by.
+pub(crate) async fn read_off<B>(body: &mut B, bytes: usize, time: Duration)
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
     use http_body_util::BodyExt;
     let all = async {
-        let mut left = DISCARD_BYTES;
+        let mut left = bytes;
         while let Some(Ok(frame)) = body.frame().await {
             let size = frame.data_ref().map_or(0, Bytes::len);
             match left.checked_sub(size) {
@@ -146,7 +154,8 @@ async fn discard(body: &mut Body) {
             }
         }
     };
-    let _ = tokio::time::timeout(DISCARD_TIME, all).await;
+    // A client that sends no more is not waited for.
+    let _ = tokio::time::timeout(time, all).await;
 }
 
 async fn collect_frames(mut body: Body, limit: usize) -> Result<Bytes, CollectError> {

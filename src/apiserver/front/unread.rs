@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
-use crate::body::Body;
+use crate::body::{Body, read_off};
 
 /// Bytes of a refused request that are read and dropped, and how long a client is waited for.
 const REST_BYTES: usize = 256 << 10;
@@ -50,21 +49,9 @@ pub fn lend(request: http::Request<Incoming>) -> (http::Request<Body>, Option<Un
 impl Unread {
     /// Reads what the handler left. A body that is still being read, as by a proxy, is left to its reader.
     pub async fn read(mut self) {
-        let Ok(mut rest) = self.0.try_recv() else {
-            return;
-        };
-        let all = async {
-            let mut left = REST_BYTES;
-            while let Some(Ok(frame)) = rest.frame().await {
-                let size = frame.data_ref().map_or(0, Bytes::len);
-                match left.checked_sub(size) {
-                    Some(less) => left = less,
-                    None => return,
-                }
-            }
-        };
-        // A client that sends no more gets its answer as it is.
-        let _ = tokio::time::timeout(REST_TIME, all).await;
+        if let Ok(mut rest) = self.0.try_recv() {
+            read_off(&mut rest, REST_BYTES, REST_TIME).await;
+        }
     }
 }
 
